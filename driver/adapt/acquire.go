@@ -26,7 +26,7 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 	switch {
 	case m.hold != nil:
 		g, err = b.join(ctx, m, r)
-	case r.Wait:
+	case r.Wait && !r.Join():
 		g, err = b.wait(ctx, m, r)
 	default:
 		g, err = b.attempt(ctx, m, r)
@@ -52,6 +52,9 @@ func (b *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 // check refuses what the lock cannot do.
 func (b *Backend) check(r driver.Request) error {
 	switch {
+	case r.Semaphore():
+		return fmt.Errorf("%w: %s (%s) has no semaphores", driver.ErrUnsupported, b.caps.Backend, b.caps.Format)
+	case b.sharer != nil:
 	case r.Mode == driver.Shared:
 		return fmt.Errorf("%w: %s (%s) has exclusive locks only", driver.ErrUnsupported, b.caps.Backend, b.caps.Format)
 	case r.Join() && !(r.Fixed && b.caps.FixedOutlives):
@@ -87,7 +90,7 @@ func (b *Backend) begin(r driver.Request) (*ownRequest, error) {
 		return nil, driver.ErrLost
 	}
 	var hold *ownRequest
-	if r.Join() {
+	if r.Join() && b.sharer == nil {
 		hold, is = b.requests.Find(r.Owner)
 		if !is || hold.Name != r.Name || !hold.Granted() || !m.joins(hold) {
 			return nil, fmt.Errorf("%w: the hold to join is not one of this client", driver.ErrLost)
@@ -99,11 +102,11 @@ func (b *Backend) begin(r driver.Request) (*ownRequest, error) {
 }
 
 // attempt is an Acquire that does not wait. If others of this client wait, and the service said
-// last that the lock is held, it is held for this request too.
+// last that the lock is held, it is held for this request too, unless that is a join.
 func (b *Backend) attempt(ctx context.Context, m *ownRequest, r driver.Request) (driver.Grant, error) {
 	b.mu.Lock()
 	g := b.waiters.Group(r.Name)
-	ahead := g != nil && g.State.held != nil && !m.Granted()
+	ahead := g != nil && g.State.held != nil && !m.Granted() && !r.Join()
 	var held error
 	if ahead {
 		held = g.State.held

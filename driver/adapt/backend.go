@@ -20,6 +20,9 @@ type Options struct {
 	// ends. Without it the service must end the hold with the process or the connection.
 	Outlives bool
 	Durable  bool // holds survive a restart of the service
+	// FailoverSafe is set if a server that takes over knows all grants: see
+	// [driver.Capabilities.FailoverSafe].
+	FailoverSafe bool
 
 	MinTTL, MaxTTL time.Duration // as in [driver.Capabilities]
 
@@ -38,6 +41,7 @@ type Backend struct {
 	calls  Calls
 	fencer Fencer // nil: there are no tokens
 	waker  Waker  // nil: there is none
+	sharer Sharer // nil: a lock has one holder
 	o      Options
 	caps   driver.Capabilities
 	life   *kit.Life
@@ -58,7 +62,7 @@ type ownRequest struct {
 	released bool          // its release was asked for; it stands only for what joined it
 
 	joined map[*ownRequest]bool // fixed requests that joined it and were granted
-	hold   *ownRequest          // for a join: the request that began the hold
+	hold   *ownRequest          // for a join without a Sharer: the request that began the hold
 }
 
 // New returns a backend over the calls. It makes no call yet. Its errors match [driver.ErrInvalid].
@@ -67,6 +71,7 @@ func New(c Calls, o Options) (*Backend, error) {
 		return fmt.Errorf("%w options: "+format, append([]any{driver.ErrInvalid}, args...)...)
 	}
 	waker, _ := c.(Waker)
+	sharer, shares := c.(Sharer)
 	fencer, fences := c.(Fencer)
 	if o.RetryDelay == 0 {
 		if o.RetryDelay = 50 * time.Millisecond; waker != nil {
@@ -85,14 +90,15 @@ func New(c Calls, o Options) (*Backend, error) {
 			o.MinTTL, o.MaxTTL)
 	}
 	b := &Backend{
-		calls: c, fencer: fencer, waker: waker, o: o, life: kit.NewLife(),
+		calls: c, fencer: fencer, waker: waker, sharer: sharer, o: o, life: kit.NewLife(),
 		requests: kit.NewRequests(func(r kit.OwnRequest) *ownRequest { return &ownRequest{OwnRequest: r} }),
 	}
 	b.waiters = kit.NewWaiters[*ownRequest, line](&b.mu, 0)
 	_, inspects := c.(Inspector)
 	b.caps = driver.Capabilities{
 		Backend: o.Backend, Format: o.Format,
-		Fencing: fences, Inspect: inspects, Durable: o.Durable, ServerEndsFixed: o.Outlives, FixedOutlives: o.Outlives,
+		Fencing: fences, Shared: shares, Joins: shares, Inspect: inspects || shares,
+		Durable: o.Durable, FailoverSafe: o.FailoverSafe, ServerEndsFixed: o.Outlives, FixedOutlives: o.Outlives,
 		MinTTL: o.MinTTL, MaxTTL: o.MaxTTL,
 	}
 	return b, nil

@@ -90,7 +90,7 @@ func TestLosses(t *testing.T) {
 // TestRenewIsBounded: at most 16 calls are under way.
 func TestRenewIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b, c := start(t, setUp{true, false}, newShelf(true))
+		b, c := start(t, setUp{true, false, false}, newShelf(true))
 		var rs []driver.Request
 		for i := range 100 {
 			rs = append(rs, ask(fmt.Sprint(i), time.Minute))

@@ -44,6 +44,29 @@ type Fencer interface {
 	TryFenced(ctx context.Context, r driver.Request) (driver.Token, error)
 }
 
+// Sharer is implemented by [Calls] under which several requests of dlock can have one lock: its
+// members. Other software sees them as one holder. The backend then has read-write locks, and other
+// clients can join a hold. The calls keep more of [Calls]:
+//
+//   - Try is called for Shared requests and for joins too, and decides atomically. A member
+//     succeeds again. A join of an owner that has no member fails with [driver.ErrLost], and with
+//     [driver.ErrUpgrade] if the mode of none of the owner's members covers its own
+//     ([driver.Mode.Covers]); else it becomes a member at once, whatever waits. Any other request
+//     becomes a member if the lock is free, or if it and all members are Shared. It fails with
+//     ErrLost, for good, if only joins of its own hold are left.
+//   - Each member has its own time. Extend and Release are of the member r.ID alone, and the lock
+//     is held while there is any member, without a gap that other software could use. The time
+//     after which Release ends a hold is always 0.
+//   - The HeldError.Left of a Shared request is the time of the Exclusive members.
+//   - TryFenced returns for a join the token of its hold. The token of a Shared hold is greater
+//     than those of earlier Exclusive holds, and less than those of later ones.
+type Sharer interface {
+	// Members returns all members of the lock, or the one holder that is other software. It is for
+	// Inspect, and replaces [Inspector]. ID, Owner, Client, Mode and Fixed of members are set, and
+	// what an Inspector sets.
+	Members(ctx context.Context, name string) ([]*driver.Entry, error)
+}
+
 // HeldError is an answer of Try: another holder has the lock. It matches [driver.ErrHeld], and is
 // found as a [*driver.HeldError].
 type HeldError struct {
@@ -67,7 +90,7 @@ type Waker interface {
 	Watch(ctx context.Context, name string, ready, wake func()) error
 }
 
-// Inspector is implemented by [Calls] that can read the holder of a lock.
+// Inspector is implemented by [Calls] that can read the holder of a lock, and are no [Sharer].
 type Inspector interface {
 	// Holder returns the holder of the lock, or nil if it is free. Token, Label, TTL, Age, Left and
 	// Foreign are set as far as they are known. The ID is that of the request, if it is one of

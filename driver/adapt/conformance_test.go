@@ -15,17 +15,37 @@ import (
 )
 
 // setUp is a kind of lock to adapt.
-type setUp struct{ outlives, wakes bool }
+type setUp struct{ outlives, wakes, shares bool }
 
-func (s setUp) String() string { return fmt.Sprintf("outlives=%t,wakes=%t", s.outlives, s.wakes) }
+func (s setUp) String() string {
+	return fmt.Sprintf("outlives=%t,wakes=%t,shares=%t", s.outlives, s.wakes, s.shares)
+}
 
-var setUps = []setUp{{true, true}, {true, false}, {false, true}, {false, false}}
+var setUps = []setUp{
+	{true, true, false}, {true, false, false}, {false, true, false}, {false, false, false},
+	{true, true, true}, {true, false, true}, {false, true, true},
+}
 
 // open opens a backend on the shelf.
 func (u setUp) open(s *shelf) (*adapt.Backend, *client, error) {
 	c := &client{s: s}
 	var calls adapt.Calls = c
 	switch {
+	case s.fences && u.shares:
+		calls = struct {
+			fencingClient
+			members
+		}{fencingClient{wakingClient{c}}, members{c}}
+	case u.wakes && u.shares:
+		calls = struct {
+			wakingClient
+			members
+		}{wakingClient{c}, members{c}}
+	case u.shares:
+		calls = struct {
+			*client
+			members
+		}{c, members{c}}
 	case s.fences:
 		calls = fencingClient{wakingClient{c}}
 	case u.wakes:
@@ -92,13 +112,20 @@ func TestConformance(t *testing.T) {
 
 // TestConformanceWithTokens runs the laws with calls whose holds have tokens.
 func TestConformanceWithTokens(t *testing.T) {
-	for _, l := range conformance.Laws() {
-		t.Run(l.Name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := newShelf(true)
-				s.fences = true
-				l.Run(t, harnessOn(s, setUps[0]))
-			})
+	for _, u := range setUps {
+		if !u.outlives || !u.wakes {
+			continue
+		}
+		t.Run(u.String(), func(t *testing.T) {
+			for _, l := range conformance.Laws() {
+				t.Run(l.Name, func(t *testing.T) {
+					synctest.Test(t, func(t *testing.T) {
+						s := newShelf(true)
+						s.fences = true
+						l.Run(t, harnessOn(s, u))
+					})
+				})
+			}
 		})
 	}
 }

@@ -20,11 +20,11 @@
 //
 // # Guarantees
 //
-// The backend has exclusive locks. It is as strong as the lock behind it, and as the weakest of the
-// programs that share it. A lease is trusted for its TTL from the instant before the Try or Extend
-// that proved it. With [Options.Outlives], fixed leases, UnlockAfter and OncePer of package dlock
-// work. With [Inspector], the holder can be inspected. With [Waker], a waiter is woken by a
-// release.
+// The backend has exclusive locks. With [Sharer] it has read-write locks too, and other clients can
+// join a hold. It is as strong as the lock behind it, and as the weakest of the programs that share
+// it. A lease is trusted for its TTL from the instant before the Try or Extend that proved it. With
+// [Options.Outlives], fixed leases, UnlockAfter and OncePer of package dlock work. With [Inspector]
+// or Sharer, the holders can be inspected. With [Waker], a waiter is woken by a release.
 //
 // # Limits
 //
@@ -33,7 +33,10 @@
 //   - Tokens: there are none, unless the calls are a [Fencer].
 //   - Costs: one call to lock, one to unlock, and one for each renewal of each hold, at most 16 at
 //     a time. A line of waiters costs a call in each RetryDelay.
-//   - Kinds: exclusive locks only. No other client can join a hold.
+//   - Kinds: without a Sharer, exclusive locks only, and no other client can join a hold. There are
+//     no semaphores.
+//   - Starvation: with a Sharer, readers that come and go without a gap keep a writer of another
+//     client, and other software, waiting for as long as they do.
 //   - Break: an operator ends a hold with the tools of the service.
 //
 // # Protocol
@@ -51,13 +54,15 @@
 //     when it becomes the first, when a release by this client or a Waker wakes it, when the
 //     holder's time is over, and otherwise after RetryDelay. A request that does not wait is held
 //     if the service's last answer to the line was that the lock is held; otherwise it tries once.
+//     With a Sharer, a Shared request waits behind an Exclusive one of its client, and when one at
+//     the front is granted the next one tries at once. A join passes the line.
 //   - The watch. Each line has one Watch, from the first answer that the lock is held until the
 //     last waiter has left. The first waiter tries again when the watch is ready, so no release
 //     between its Try and the watch is missed.
-//   - Kept holds. A fixed request may join a hold of its own client (UnlockAfter and OncePer). It
-//     extends that hold to its own time. The release of the request that began the hold then ends
-//     the hold at that time, and so does Close. The release of the last request that joined ends it
-//     at once.
+//   - Kept holds, without a Sharer. A fixed request may join a hold of its own client (UnlockAfter
+//     and OncePer). It extends that hold to its own time. The release of the request that began the
+//     hold then ends the hold at that time, and so does Close. The release of the last request that
+//     joined ends it at once. With a Sharer such a request is a member like any other.
 //
 // What happens when something is lost, repeated or late:
 //

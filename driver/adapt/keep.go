@@ -9,7 +9,7 @@ import (
 )
 
 // join has a fixed request join the hold that m.hold began: the hold is extended to the time of the
-// request.
+// request. With a Sharer there are no such requests: a join is a member like any other.
 func (b *Backend) join(ctx context.Context, m *ownRequest, r driver.Request) (driver.Grant, error) {
 	sentAt, err := b.extend(ctx, m.hold.Request, r.TTL)
 	if err != nil {

@@ -13,10 +13,11 @@ import (
 func (s *shelf) ends(name string) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if h, is := s.at(name); is {
-		return time.Until(h.until)
+	left := time.Duration(0)
+	for _, h := range s.at(name) {
+		left = max(left, time.Until(h.until))
 	}
-	return 0
+	return left
 }
 
 // TestKeptHolds: a fixed request that joins a hold keeps the lock held for its time, whichever is
@@ -26,7 +27,7 @@ func TestKeptHolds(t *testing.T) {
 		for _, ttl := range []time.Duration{10 * time.Second, time.Hour} {
 			synctest.Test(t, func(t *testing.T) {
 				s := newShelf(true)
-				b, _ := start(t, setUp{true, false}, s)
+				b, _ := start(t, setUp{true, false, false}, s)
 				hold := ask("x", ttl)
 				get(t, b, hold)
 				long, short := keep(hold, time.Minute), keep(hold, time.Second)
@@ -75,7 +76,7 @@ func TestKeptHolds(t *testing.T) {
 // TestKeepsThatAreRefused: the hold must be one of this client, and stand.
 func TestKeepsThatAreRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, u := newShelf(true), setUp{true, false}
+		s, u := newShelf(true), setUp{true, false, false}
 		b, _ := start(t, u, s)
 		other, _ := start(t, u, s)
 		poor, _ := start(t, setUp{}, newShelf(false))
@@ -102,7 +103,7 @@ func TestKeepsThatAreRefused(t *testing.T) {
 func TestAHoldThatWasKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newShelf(true)
-		b, _ := start(t, setUp{true, false}, s)
+		b, _ := start(t, setUp{true, false, false}, s)
 		hold := ask("x", time.Second)
 		get(t, b, hold)
 		kept := keep(hold, time.Hour)

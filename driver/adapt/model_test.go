@@ -22,6 +22,7 @@ type step struct {
 	name   int           // the lock
 	pick   int           // which of the earlier requests, from the last on
 	ttl    time.Duration // of a new request, or how long to pause
+	shared bool          // a new request is for reading, if the lock can be shared
 }
 
 // TestRandomHistories lets two clients do everything to two locks, with calls that fail before and
@@ -31,11 +32,12 @@ func TestRandomHistories(t *testing.T) {
 		return step{
 			what: rapid.IntRange(0, 11).Draw(t, "what"), client: rapid.IntRange(0, 1).Draw(t, "client"),
 			name: rapid.IntRange(0, 1).Draw(t, "name"), pick: rapid.IntRange(0, 5).Draw(t, "pick"),
-			ttl: time.Duration(rapid.IntRange(1, 20).Draw(t, "ttl")) * time.Second,
+			ttl:    time.Duration(rapid.IntRange(1, 20).Draw(t, "ttl")) * time.Second,
+			shared: rapid.IntRange(0, 2).Draw(t, "shared") > 0,
 		}
 	}), 1, 60)
 	rapid.Check(t, func(rt *rapid.T) {
-		u := setUp{true, rapid.Bool().Draw(rt, "wakes")}
+		u := setUp{true, rapid.Bool().Draw(rt, "wakes"), rapid.Bool().Draw(rt, "shares")}
 		all, wrong := steps.Draw(rt, "steps"), ""
 		synctest.Test(t, func(t *testing.T) { wrong = run(t, u, all) })
 		if wrong != "" {
@@ -48,8 +50,10 @@ func TestRandomHistories(t *testing.T) {
 type history struct {
 	t        *testing.T
 	s        *shelf
+	shares   bool
 	backends [2]*adapt.Backend
 	clients  [2]*client
+	failing  bool   // a step has let calls fail
 	wrong    string // the first thing that was wrong
 
 	mu   sync.Mutex
@@ -77,7 +81,7 @@ func (h *history) fail(format string, args ...any) {
 }
 
 func run(t *testing.T, u setUp, steps []step) string {
-	h := &history{t: t, s: newShelf(true), line: map[string][]*asked{}}
+	h := &history{t: t, s: newShelf(true), shares: u.shares, line: map[string][]*asked{}}
 	for i := range h.backends {
 		h.backends[i], h.clients[i] = start(t, u, h.s)
 	}
@@ -103,10 +107,15 @@ func (h *history) do(s step) {
 		r := ask(name, s.ttl)
 		r.Wait = s.what > 0
 		r.Fixed = s.ttl == 7*time.Second
+		if h.shares && s.shared {
+			r.Mode = driver.Shared
+		}
 		h.acquire(&asked{Request: r, client: s.client})
+	case s.what == 4 && h.shares:
+		h.join(s, p)
 	case s.what == 4 && p.hold == nil:
 		h.acquire(&asked{Request: keep(p.Request, s.ttl), client: p.client, hold: p})
-	case s.what == 5 && p.hold == nil && p.until.After(time.Now()) && !p.Fixed:
+	case s.what == 5 && (p.hold == nil || h.shares) && p.until.After(time.Now()) && !p.Fixed:
 		if res := h.backends[p.client].Renew(h.t.Context(), []driver.Request{p.Request})[0]; res.Err == nil {
 			p.until = later(p.until, res.SentAt.Add(res.TTL))
 		}
@@ -116,6 +125,7 @@ func (h *history) do(s step) {
 		p.cancel()
 	case s.what == 9: // the next calls of the client fail, each before or after it is executed
 		left := s.pick
+		h.failing = true
 		h.clients[s.client].setGate(func(_ context.Context, executed bool) error {
 			h.mu.Lock()
 			defer h.mu.Unlock()
@@ -133,10 +143,11 @@ func (h *history) do(s step) {
 func (h *history) acquire(a *asked) {
 	ctx, cancel := context.WithCancel(h.t.Context())
 	a.cancel = cancel
+	failing := h.failing
 	key := fmt.Sprint(a.client, a.Name)
 	h.mu.Lock()
 	h.all = append(h.all, a)
-	if a.Wait {
+	if a.Wait && !a.Join() { // a join passes the line
 		h.line[key] = append(h.line[key], a)
 	}
 	h.mu.Unlock()
@@ -146,6 +157,9 @@ func (h *history) acquire(a *asked) {
 		defer h.mu.Unlock()
 		if a.returned, a.err = true, err; err == nil {
 			a.until = g.SentAt.Add(g.TTL)
+		}
+		if a.hold != nil && h.shares && !failing {
+			h.joined(a)
 		}
 		a.released = driver.Refused(err)
 		a.unsure = err != nil && !driver.HasWaited(err)
@@ -160,6 +174,35 @@ func (h *history) acquire(a *asked) {
 		}
 	}()
 	synctest.Wait()
+}
+
+// join has a client join the hold of p, whichever client that is of.
+func (h *history) join(s step, p *asked) {
+	r := keep(p.Request, s.ttl)
+	r.Wait = s.name == 0 // makes no difference
+	r.Fixed = s.ttl > 10*time.Second
+	if r.Mode = driver.Exclusive; s.shared {
+		r.Mode = driver.Shared
+	}
+	h.acquire(&asked{Request: r, client: s.client, hold: p})
+}
+
+// joined checks the answer to a join by what else was promised. mu is held.
+func (h *history) joined(a *asked) {
+	stands, covers := false, false
+	for _, x := range h.all {
+		if x != a && x.Owner == a.Owner && time.Now().Before(x.until) {
+			stands, covers = true, covers || x.Mode.Covers(a.Mode)
+		}
+	}
+	switch {
+	case a.err == nil && stands && !covers:
+		h.fail("a hold was joined in a mode that it does not cover")
+	case covers && a.err != nil, stands && !covers && !errors.Is(a.err, driver.ErrUpgrade):
+		h.fail("a join of a hold that stands, and covers its mode: %t: %v", covers, a.err)
+	case a.err != nil && !driver.Refused(a.err):
+		h.fail("a join was neither granted nor refused: %v", a.err)
+	}
 }
 
 func (h *history) release(a *asked) {
@@ -185,6 +228,10 @@ func (h *history) release(a *asked) {
 func (h *history) check() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if h.shares {
+		h.checkMembers()
+		return
+	}
 	for _, a := range h.all {
 		if !time.Now().Before(a.until) {
 			continue
@@ -195,6 +242,24 @@ func (h *history) check() {
 		}
 		if d := h.s.ends(a.Name); d < time.Until(a.until) {
 			h.fail("a hold of %q ends in %s, and was promised for %s", a.Name, d, time.Until(a.until))
+		}
+	}
+}
+
+// checkMembers is check for locks that can be shared: each request that was promised to hold does,
+// and those of different owners are readers.
+func (h *history) checkMembers() {
+	for i, a := range h.all {
+		if !time.Now().Before(a.until) {
+			continue
+		}
+		if d := h.s.has(a.Request); d < time.Until(a.until) {
+			h.fail("%v was promised %q for another %s, and has it for %s", a.ID, a.Name, time.Until(a.until), d)
+		}
+		for _, x := range h.all[:i] {
+			if x.Name == a.Name && x.Owner != a.Owner && time.Now().Before(x.until) && (x.Mode == driver.Exclusive || a.Mode == driver.Exclusive) {
+				h.fail("%q was promised to two owners: %s and %s", a.Name, a.Mode, x.Mode)
+			}
 		}
 	}
 }

@@ -27,7 +27,7 @@ func (b *Backend) Release(ctx context.Context, r driver.Request) error {
 	}
 	m, is := b.requests.Find(r.ID)
 	switch {
-	case !is && r.Join():
+	case !is && r.Join() && b.sharer == nil:
 		b.mu.Unlock()
 		return driver.ErrLost // its hold is released on its own
 	case !is:

@@ -16,7 +16,7 @@ import (
 func TestCallsThatIgnoreTheirContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newShelf(true)
-		b, c := start(t, setUp{true, false}, s)
+		b, c := start(t, setUp{true, false, false}, s)
 		r := ask("x", time.Minute)
 		hangs := func(d time.Duration) {
 			c.setGate(func(_ context.Context, executed bool) error {
@@ -60,7 +60,7 @@ func TestCallsThatIgnoreTheirContext(t *testing.T) {
 func TestReleaseOfAnUnknownTry(t *testing.T) {
 	for _, held := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
-			s, u := newShelf(true), setUp{true, false}
+			s, u := newShelf(true), setUp{true, false, false}
 			other, _ := start(t, u, s)
 			b, c := start(t, u, s)
 			if held {
@@ -103,7 +103,7 @@ func TestReleaseOfAnUnknownTry(t *testing.T) {
 func TestALateGrantIsReleased(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newShelf(true)
-		b, c := start(t, setUp{true, false}, s)
+		b, c := start(t, setUp{true, false, false}, s)
 		var calls atomic.Int32
 		c.setGate(func(_ context.Context, executed bool) error {
 			if !executed && calls.Add(1) == 1 { // the Try
@@ -136,7 +136,7 @@ func TestALateGrantIsReleased(t *testing.T) {
 // under way.
 func TestReleasesThatCostNoCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, u := newShelf(true), setUp{true, true}
+		s, u := newShelf(true), setUp{true, true, false}
 		other, _ := start(t, u, s)
 		b, c := start(t, u, s)
 		get(t, other, ask("x", time.Hour))
@@ -158,7 +158,7 @@ func TestReleasesThatCostNoCall(t *testing.T) {
 func TestARepeatedRelease(t *testing.T) {
 	for _, late := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
-			b, c := start(t, setUp{true, false}, newShelf(true))
+			b, c := start(t, setUp{true, false, false}, newShelf(true))
 			r := ask("x", time.Minute)
 			get(t, b, r)
 			c.setGate(func(_ context.Context, executed bool) error {
@@ -181,11 +181,72 @@ func TestARepeatedRelease(t *testing.T) {
 	}
 }
 
+// TestARepeatedReleaseOfALostHold: no copy of the release can have removed a hold that a renewal
+// found lost.
+func TestARepeatedReleaseOfALostHold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newShelf(true)
+		b, c := start(t, setUp{true, false, false}, s)
+		r := ask("x", time.Minute)
+		get(t, b, r)
+		s.mu.Lock()
+		clear(s.holds)
+		s.mu.Unlock()
+		if err := b.Renew(t.Context(), []driver.Request{r})[0].Err; !errors.Is(err, driver.ErrLost) {
+			t.Error(err)
+		}
+		c.setGate(func(_ context.Context, executed bool) error {
+			if executed {
+				return errDown
+			}
+			return nil
+		})
+		if err := b.Release(t.Context(), r); !errors.Is(err, errDown) {
+			t.Error(err)
+		}
+		c.setGate(nil)
+		if err := b.Release(t.Context(), r); !errors.Is(err, driver.ErrLost) {
+			t.Errorf("repeated: %v", err)
+		}
+	})
+}
+
+// TestATryWithoutAReply: what a Try took is released by Release or Close, although its reply was
+// lost.
+func TestATryWithoutAReply(t *testing.T) {
+	for _, closes := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			s := newShelf(true)
+			b, c := start(t, setUp{true, false, false}, s)
+			c.setGate(func(_ context.Context, executed bool) error {
+				if executed {
+					return errDown
+				}
+				return nil
+			})
+			r := ask("x", time.Hour)
+			if _, err := b.Acquire(t.Context(), r); !errors.Is(err, errDown) || s.holder("x") != r.ID {
+				t.Fatalf("holder %v, %v", s.holder("x"), err)
+			}
+			c.setGate(nil)
+			if closes {
+				b.Close()
+			} else {
+				r.Uncertain = true
+				release(t, b, r)
+			}
+			if s.holder("x") != (driver.ID{}) {
+				t.Errorf("closed %t: the lock is still held", closes)
+			}
+		})
+	}
+}
+
 // TestErrorsOfContexts: an error of the calls that matches a context's does not reach a caller
 // whose context lives.
 func TestErrorsOfContexts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b, c := start(t, setUp{true, false}, newShelf(true))
+		b, c := start(t, setUp{true, false, false}, newShelf(true))
 		r := ask("x", time.Minute)
 		get(t, b, r)
 		c.setGate(func(context.Context, bool) error { return errors.Join(errDown, context.DeadlineExceeded) })

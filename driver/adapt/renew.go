@@ -35,7 +35,7 @@ func (b *Backend) renewable(r driver.Request) error {
 	switch {
 	case b.life.Over():
 		return driver.ErrClosed
-	case is && (m.lost || m.released), !is && b.tombstones.Has(r.ID, time.Now()), !is && r.Join():
+	case is && (m.lost || m.released), !is && b.tombstones.Has(r.ID, time.Now()), !is && r.Join() && b.sharer == nil:
 		return driver.ErrLost
 	case is && m.hold != nil && m.hold.lost:
 		return driver.ErrLost
@@ -45,9 +45,10 @@ func (b *Backend) renewable(r driver.Request) error {
 	return nil
 }
 
-// extend makes the hold that r began or joined last for at least ttl.
+// extend makes the hold that r began or joined last for at least ttl; with a Sharer, r's own part
+// of it.
 func (b *Backend) extend(ctx context.Context, r driver.Request, ttl time.Duration) (sentAt time.Time, err error) {
-	if r.Join() { // to the service, its hold is that of the request that began it
+	if r.Join() && b.sharer == nil { // its hold is that of the request that began it
 		r.ID = r.Owner
 	}
 	sentAt = time.Now()

@@ -3,6 +3,7 @@ package adapt_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -10,13 +11,14 @@ import (
 	"github.com/dlock-go/dlock/driver/adapt"
 )
 
-// shelf is a service in memory: the lock of each name, by its own clock.
+// shelf is a service in memory: the members of the lock of each name, by its own clock. Clients
+// that do not share it ask for Exclusive holds only, so that a lock has one member.
 type shelf struct {
 	outlives bool // holds stay when their client is closed
 	fences   bool // holds have tokens
 
 	mu       sync.Mutex
-	holds    map[string]held
+	holds    map[string][]held
 	dead     map[driver.ID]time.Time
 	tokens   map[string]driver.Token // the last one of each name
 	watchers map[string]map[*func()]bool
@@ -27,11 +29,12 @@ type held struct {
 	by    *client
 	since time.Time
 	until time.Time
+	token driver.Token
 }
 
 func newShelf(outlives bool) *shelf {
 	return &shelf{
-		outlives: outlives, holds: map[string]held{}, dead: map[driver.ID]time.Time{},
+		outlives: outlives, holds: map[string][]held{}, dead: map[driver.ID]time.Time{},
 		tokens: map[string]driver.Token{}, watchers: map[string]map[*func()]bool{},
 	}
 }
@@ -55,6 +58,23 @@ type wakingClient struct{ *client }
 
 // fencingClient is one whose holds have tokens.
 type fencingClient struct{ wakingClient }
+
+// members makes a client a Sharer.
+type members struct{ of *client }
+
+func (m members) Members(ctx context.Context, name string) (es []*driver.Entry, err error) {
+	err = m.of.do(ctx, func() error {
+		for _, h := range m.of.s.at(name) {
+			e := &driver.Entry{Request: h.r, Age: time.Since(h.since), Left: time.Until(h.until)}
+			if m.of.s.fences {
+				e.Token = h.token
+			}
+			es = append(es, e)
+		}
+		return nil
+	})
+	return es, err
+}
 
 // do executes a call.
 func (c *client) do(ctx context.Context, f func() error) error {
@@ -84,10 +104,21 @@ func (c *client) do(ctx context.Context, f func() error) error {
 	return err
 }
 
-// at returns the hold of the name, without one that has expired.
-func (s *shelf) at(name string) (held, bool) {
-	h, is := s.holds[name]
-	return h, is && time.Now().Before(h.until)
+// at returns the members of the name, and removes those that have expired.
+func (s *shelf) at(name string) []held {
+	s.holds[name] = slices.DeleteFunc(s.holds[name], func(h held) bool { return !time.Now().Before(h.until) })
+	return s.holds[name]
+}
+
+// of returns the hold of the request; nil if it has none.
+func (s *shelf) of(r driver.Request) *held {
+	all := s.at(r.Name)
+	for i := range all {
+		if all[i].r.ID == r.ID {
+			return &all[i]
+		}
+	}
+	return nil
 }
 
 func (c *client) Try(ctx context.Context, r driver.Request) error {
@@ -97,21 +128,59 @@ func (c *client) Try(ctx context.Context, r driver.Request) error {
 	return c.do(ctx, func() error { return c.s.try(c, r) })
 }
 
+// try decides by the rule of package driver.
 func (s *shelf) try(c *client, r driver.Request) error {
 	now := time.Now()
-	h, is := s.at(r.Name)
-	switch {
-	case now.Before(s.dead[r.ID]):
+	if now.Before(s.dead[r.ID]) {
 		return driver.ErrLost
-	case is && h.r.ID != r.ID:
-		return &adapt.HeldError{By: driver.HeldError{Label: h.r.Label, Age: now.Sub(h.since)}, Left: h.until.Sub(now)}
-	case !is:
-		h = held{r: r, by: c, since: now}
-		s.tokens[r.Name]++
 	}
-	h.until = later(h.until, now.Add(r.TTL))
-	s.holds[r.Name] = h
+	if h := s.of(r); h != nil {
+		h.until = later(h.until, now.Add(r.TTL))
+		return nil
+	}
+	var q driver.Queue
+	for _, h := range s.at(r.Name) {
+		e := &driver.Entry{Request: h.r}
+		e.Token = h.token
+		if e.Join() {
+			q.Joins = append(q.Joins, e)
+		} else {
+			q.Arrivals = append(q.Arrivals, e)
+		}
+		if h.r.Owner == r.ID {
+			return driver.ErrLost // its hold goes on without it
+		}
+	}
+	admitted, err := q.Admit(r)
+	if err != nil {
+		return err
+	}
+	token := admitted.Token
+	if !r.Join() {
+		q.Arrivals = append(q.Arrivals, &driver.Entry{Request: r})
+		if q.Granted() < len(q.Arrivals) {
+			return s.held(r)
+		}
+		s.tokens[r.Name]++
+		token = s.tokens[r.Name]
+	}
+	s.holds[r.Name] = append(s.holds[r.Name], held{r: r, by: c, since: now, until: now.Add(r.TTL), token: token})
 	return nil
+}
+
+// held is the answer to a request that others block.
+func (s *shelf) held(r driver.Request) error {
+	var e *adapt.HeldError
+	for _, h := range s.at(r.Name) {
+		if r.Mode == driver.Shared && h.r.Mode == driver.Shared {
+			continue
+		}
+		if e == nil {
+			e = &adapt.HeldError{By: driver.HeldError{Label: h.r.Label, Age: time.Since(h.since)}}
+		}
+		e.Left = max(e.Left, time.Until(h.until))
+	}
+	return e
 }
 
 func (c fencingClient) TryFenced(ctx context.Context, r driver.Request) (token driver.Token, err error) {
@@ -120,7 +189,9 @@ func (c fencingClient) TryFenced(ctx context.Context, r driver.Request) (token d
 	c.mu.Unlock()
 	err = c.do(ctx, func() error {
 		err := c.s.try(c.client, r)
-		token = c.s.tokens[r.Name]
+		if h := c.s.of(r); h != nil {
+			token = h.token
+		}
 		return err
 	})
 	return token, err
@@ -138,12 +209,11 @@ func (c fencingClient) Holder(ctx context.Context, name string) (*driver.Entry, 
 
 func (c *client) Extend(ctx context.Context, r driver.Request, ttl time.Duration) error {
 	return c.do(ctx, func() error {
-		h, is := c.s.at(r.Name)
-		if !is || h.r.ID != r.ID {
+		h := c.s.of(r)
+		if h == nil {
 			return driver.ErrLost
 		}
 		h.until = later(h.until, time.Now().Add(ttl))
-		c.s.holds[r.Name] = h
 		return nil
 	})
 }
@@ -153,22 +223,22 @@ func (c *client) Release(ctx context.Context, r driver.Request, after time.Durat
 		if r.Uncertain {
 			c.s.dead[r.ID] = time.Now().Add(r.TTL)
 		}
-		h, is := c.s.at(r.Name)
-		if !is || h.r.ID != r.ID {
+		h := c.s.of(r)
+		if h == nil {
 			return driver.ErrLost
 		}
 		if after > 0 {
 			h.until = time.Now().Add(after)
-			c.s.holds[r.Name] = h
 			return nil
 		}
-		c.s.free(r.Name)
+		c.s.free(r.Name, func(h held) bool { return h.r.ID == r.ID })
 		return nil
 	})
 }
 
-func (s *shelf) free(name string) {
-	delete(s.holds, name)
+// free removes members of a name.
+func (s *shelf) free(name string, which func(held) bool) {
+	s.holds[name] = slices.DeleteFunc(s.holds[name], which)
 	for wake := range s.watchers[name] {
 		go (*wake)()
 	}
@@ -176,7 +246,7 @@ func (s *shelf) free(name string) {
 
 func (c *client) Holder(ctx context.Context, name string) (e *driver.Entry, err error) {
 	err = c.do(ctx, func() error {
-		if h, is := c.s.at(name); is {
+		for _, h := range c.s.at(name) {
 			e = &driver.Entry{Request: h.r, Age: time.Since(h.since), Left: time.Until(h.until)}
 		}
 		return nil
@@ -220,10 +290,8 @@ func (c *client) close() error {
 	}
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
-	for name, h := range c.s.holds {
-		if h.by == c {
-			c.s.free(name)
-		}
+	for name := range c.s.holds {
+		c.s.free(name, func(h held) bool { return h.by == c })
 	}
 	return nil
 }
@@ -238,14 +306,24 @@ func (s *shelf) watched() (n int) {
 	return n
 }
 
-// holder returns the ID that has the lock; zero: none has it.
+// holder returns the ID that has the lock, or one of those that share it; zero: none has it.
 func (s *shelf) holder(name string) driver.ID {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if h, is := s.at(name); is {
+	for _, h := range s.at(name) {
 		return h.r.ID
 	}
 	return driver.ID{}
+}
+
+// has returns for how long the request has the lock; 0: it does not.
+func (s *shelf) has(r driver.Request) time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if h := s.of(r); h != nil {
+		return time.Until(h.until)
+	}
+	return 0
 }
 
 // sent returns how many calls the client has made.

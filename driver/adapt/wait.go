@@ -93,8 +93,11 @@ func (b *Backend) tryFirst(ctx context.Context, m *ownRequest, r driver.Request,
 	defer b.mu.Unlock()
 	switch {
 	case err == nil:
-		// for those behind it
+		// for those behind it, which may share the lock if this one does
 		l.held, l.answered, l.failed, l.failures = driver.ErrHeld, time.Now(), nil, 0
+		if r.Mode == driver.Shared {
+			l.held = nil
+		}
 		return g, 0, nil
 	case errors.Is(err, driver.ErrHeld) && driver.Refused(err):
 		l.held, l.answered, l.failed, l.failures = err, time.Now(), nil, 0

@@ -16,7 +16,7 @@ func TestManyWaitersCostAsMuchAsOne(t *testing.T) {
 	for _, wakes := range []bool{true, false} {
 		cost := func(waiters int) (calls int) {
 			synctest.Test(t, func(t *testing.T) {
-				s, u := newShelf(true), setUp{true, wakes}
+				s, u := newShelf(true), setUp{true, wakes, false}
 				holder, _ := start(t, u, s)
 				b, c := start(t, u, s)
 				get(t, holder, ask("x", time.Hour))
@@ -54,7 +54,7 @@ func TestManyWaitersCostAsMuchAsOne(t *testing.T) {
 // a pause.
 func TestTheLineIsInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b, _ := start(t, setUp{true, false}, newShelf(true))
+		b, _ := start(t, setUp{true, false, false}, newShelf(true))
 		held := ask("x", time.Hour)
 		get(t, b, held)
 		var rs []driver.Request
@@ -123,33 +123,40 @@ func TestWaitersAreWoken(t *testing.T) {
 
 // TestTheFirstLeaves: when the first of the line leaves, the next one tries.
 func TestTheFirstLeaves(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s, u := newShelf(true), setUp{true, true}
-		other, _ := start(t, u, s)
-		b, _ := start(t, u, s)
-		held := ask("x", time.Hour)
-		get(t, other, held)
-		ctx, cancel := context.WithCancel(t.Context())
-		first := begin(ctx, b, wait("x", time.Hour))
-		synctest.Wait()
-		second := begin(t.Context(), b, wait("x", time.Hour))
-		synctest.Wait()
-		cancel()
-		if err := <-first; !driver.HasWaited(err) {
-			t.Error(err)
-		}
-		release(t, other, held)
-		if err := <-second; err != nil {
-			t.Error(err)
-		}
-	})
+	for _, wakes := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			s, u := newShelf(true), setUp{true, wakes, false}
+			other, _ := start(t, u, s)
+			b, _ := start(t, u, s)
+			held := ask("x", time.Hour)
+			get(t, other, held)
+			ctx, cancel := context.WithCancel(t.Context())
+			first := begin(ctx, b, wait("x", time.Hour))
+			synctest.Wait()
+			second := begin(t.Context(), b, wait("x", time.Hour))
+			synctest.Wait()
+			cancel()
+			if err := <-first; !driver.HasWaited(err) {
+				t.Error(err)
+			}
+			release(t, other, held)
+			select {
+			case err := <-second:
+				if err != nil {
+					t.Error(err)
+				}
+			case <-time.After(time.Minute):
+				t.Errorf("wakes %t: the second waits on, and the lock is free", wakes)
+			}
+		})
+	}
 }
 
 // TestTryBesideTheLine: a request that does not wait is held, without a call, while others of its
 // client wait, and reports an outage.
 func TestTryBesideTheLine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, u := newShelf(true), setUp{true, true}
+		s, u := newShelf(true), setUp{true, true, false}
 		other, _ := start(t, u, s)
 		b, c := start(t, u, s)
 		held := ask("x", time.Hour)
@@ -181,7 +188,7 @@ func TestTryBesideTheLine(t *testing.T) {
 func TestAWaitOutlastsAnOutage(t *testing.T) {
 	for _, hang := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
-			s, u := newShelf(true), setUp{true, true}
+			s, u := newShelf(true), setUp{true, true, false}
 			other, _ := start(t, u, s)
 			b, c := start(t, u, s)
 			held := ask("x", time.Hour)
@@ -223,7 +230,7 @@ func TestAWaitOutlastsAnOutage(t *testing.T) {
 // TestWatchesBeginAgain: after an error of the watch, and a wake-up that was missed meanwhile.
 func TestWatchesBeginAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, u := newShelf(true), setUp{true, true}
+		s, u := newShelf(true), setUp{true, true, false}
 		other, _ := start(t, u, s)
 		b, c := start(t, u, s)
 		held := ask("x", time.Hour)
@@ -254,7 +261,7 @@ func TestWatchesBeginAgain(t *testing.T) {
 // found once the watch is ready.
 func TestAReleaseBeforeTheWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, u := newShelf(true), setUp{true, true}
+		s, u := newShelf(true), setUp{true, true, false}
 		other, _ := start(t, u, s)
 		b, c := start(t, u, s)
 		held := ask("x", time.Hour)
@@ -279,7 +286,7 @@ func TestAReleaseBeforeTheWatch(t *testing.T) {
 // TestOneTryAtATime: a Try that ignores the end of its context delays the next one of its request.
 func TestOneTryAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, u := newShelf(true), setUp{true, false}
+		s, u := newShelf(true), setUp{true, false, false}
 		other, _ := start(t, u, s)
 		b, c := start(t, u, s)
 		held := ask("x", time.Hour)

@@ -59,7 +59,7 @@ func TestOpenSetNX(t *testing.T) {
 			continue
 		}
 		caps := b.(driver.Capable).Capabilities()
-		want := driver.Capabilities{Backend: c.URL.Scheme, Format: "setnx", Inspect: true, Durable: true, ServerEndsFixed: true, FixedOutlives: true,
+		want := driver.Capabilities{Backend: c.URL.Scheme, Format: "setnx", Shared: true, Joins: true, Inspect: true, Durable: true, ServerEndsFixed: true, FixedOutlives: true,
 			MinTTL: 100 * time.Millisecond, MaxTTL: caps.MaxTTL}
 		if caps != want || caps.MaxTTL <= 0 {
 			t.Errorf("%s has the capabilities %+v", raw, caps)

@@ -54,7 +54,7 @@ func TestOpenRedisson(t *testing.T) {
 			continue
 		}
 		caps := b.(driver.Capable).Capabilities()
-		want := driver.Capabilities{Backend: c.URL.Scheme, Format: "redisson", Fencing: fencing, Inspect: true, Durable: true,
+		want := driver.Capabilities{Backend: c.URL.Scheme, Format: "redisson", Fencing: fencing, Shared: true, Joins: true, Inspect: true, Durable: true,
 			ServerEndsFixed: true, FixedOutlives: true, MinTTL: caps.MinTTL, MaxTTL: caps.MaxTTL}
 		if caps != want || caps.MinTTL <= 0 || caps.MaxTTL <= 0 {
 			t.Errorf("%s has the capabilities %+v", raw, caps)

@@ -44,6 +44,10 @@ func (p *Backend) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 // send sends the request to a side, and records the answer.
 func (p *Backend) send(ctx context.Context, q *record, side int, wait bool) error {
 	p.mu.Lock()
+	if p.closed { // Close has released what was sent
+		p.mu.Unlock()
+		return driver.ErrClosed
+	}
 	a := &q.parts[side]
 	a.sent = true
 	r := a.r

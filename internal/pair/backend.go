@@ -114,6 +114,7 @@ func both(a, b driver.Capabilities) driver.Capabilities {
 		Fencing: a.Fencing || b.Fencing,
 		Shared:  a.Shared && b.Shared, Semaphores: a.Semaphores && b.Semaphores,
 		Joins: a.Joins && b.Joins, Inspect: a.Inspect && b.Inspect, Durable: a.Durable && b.Durable,
+		FailoverSafe:    a.FailoverSafe && b.FailoverSafe,
 		ServerEndsFixed: a.ServerEndsFixed && b.ServerEndsFixed, FixedOutlives: a.FixedOutlives && b.FixedOutlives,
 		MinTTL: max(a.MinTTL, b.MinTTL), MaxTTL: least(a.MaxTTL, b.MaxTTL),
 	}
@@ -212,7 +213,11 @@ func (p *Backend) Explain(id driver.ID) error {
 	return nil
 }
 
-// Close implements [driver.Backend].
+// closeTimeout is how long Close releases requests.
+const closeTimeout = 2 * time.Second
+
+// Close implements [driver.Backend]. A side may leave a fixed request that it has granted, so those
+// that the pair does not leave are released first.
 func (p *Backend) Close() error {
 	p.mu.Lock()
 	first := !p.closed
@@ -220,12 +225,28 @@ func (p *Backend) Close() error {
 	if p.timer != nil {
 		p.timer.Stop()
 	}
+	var fixed []driver.Request
+	for _, q := range p.requests {
+		if q.r.Fixed && !(p.caps.FixedOutlives && q.parts[0].granted && q.parts[1].granted) {
+			fixed = append(fixed, q.r)
+			if q.stopWait != nil {
+				q.stopWait(driver.ErrClosed)
+			}
+		}
+	}
 	p.mu.Unlock()
 	if !first {
 		return nil
 	}
 	p.cancel()
 	p.calls.Wait()
+	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	defer cancel()
+	var released sync.WaitGroup
+	for _, r := range fixed {
+		released.Go(func() { p.Release(ctx, r) })
+	}
+	released.Wait()
 	var errs [2]error
 	p.each(func(i int, b driver.Backend) { errs[i] = b.Close() })
 	return errors.Join(errs[:]...)

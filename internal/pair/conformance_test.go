@@ -3,6 +3,7 @@ package pair_test
 import (
 	"context"
 	"errors"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -33,6 +34,8 @@ type kind struct {
 var kinds = []kind{
 	{"two queues", func(s pair.Side) pair.Side { return s }, false},
 	{"a side without a queue", queueless, true},
+	{"a side without a queue that can be shared", sharedQueueless, true},
+	{"fixed leases of one side end with its client", mortal, true},
 	{"the new side cannot be raised", func(s pair.Side) pair.Side {
 		s.Caps.Raises = false
 		s.Backend = fixedTokens{s.Backend.(*memory.Backend)}
@@ -61,6 +64,32 @@ func queueless(s pair.Side) pair.Side {
 	return s
 }
 
+// sharedQueueless makes a side that cannot queue, and has joins and readers without tokens.
+func sharedQueueless(s pair.Side) pair.Side {
+	space := s.Backend.(*memory.Backend)
+	s = queueless(s)
+	s.Caps.Shared, s.Caps.Joins = true, true
+	s.Backend = noTokens{noQueue{space, s.Caps}}
+	return s
+}
+
+// noTokens breaks all that holds, as there are no tokens to choose a hold by.
+type noTokens struct{ noQueue }
+
+func (b noTokens) Break(ctx context.Context, name string, t driver.Token, force bool) error {
+	q, err := b.plain.Inspect(ctx, name)
+	if err != nil {
+		return err
+	}
+	broken := driver.ErrNotHeld
+	for _, e := range q.Holders() {
+		if err := b.plain.Break(ctx, name, e.Token, force); t == 0 && err == nil {
+			broken = nil
+		}
+	}
+	return broken
+}
+
 type noQueue struct {
 	plain
 	caps driver.Capabilities
@@ -70,7 +99,7 @@ func (b noQueue) Capabilities() driver.Capabilities { return b.caps }
 
 func (b noQueue) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
 	switch {
-	case r.Mode == driver.Shared, r.Join() && !r.Fixed:
+	case r.Mode == driver.Shared && !b.caps.Shared, r.Semaphore(), r.Join() && !r.Fixed && !b.caps.Joins:
 		return driver.Grant{}, driver.ErrUnsupported
 	}
 	wait := r.Wait
@@ -89,6 +118,43 @@ func (b noQueue) Inspect(ctx context.Context, name string) (driver.Queue, error)
 		e.Token = 0
 	}
 	return q, err
+}
+
+// mortal makes a side whose fixed leases end with its client, as those of a session.
+func mortal(s pair.Side) pair.Side {
+	s.Caps.FixedOutlives = false
+	s.Backend = &mortalFixed{plain: s.Backend.(*memory.Backend), caps: s.Caps, fixed: map[driver.ID]driver.Request{}}
+	return s
+}
+
+type mortalFixed struct {
+	plain
+	caps driver.Capabilities
+
+	mu    sync.Mutex
+	fixed map[driver.ID]driver.Request
+}
+
+func (b *mortalFixed) Capabilities() driver.Capabilities { return b.caps }
+
+func (b *mortalFixed) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
+	g, err := b.plain.Acquire(ctx, r)
+	if err == nil && r.Fixed {
+		b.mu.Lock()
+		b.fixed[r.ID] = r
+		b.mu.Unlock()
+	}
+	return g, err
+}
+
+func (b *mortalFixed) Close() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for id, r := range b.fixed {
+		b.plain.Release(context.Background(), r)
+		delete(b.fixed, id)
+	}
+	return b.plain.Close()
 }
 
 // harness is that of a pair of two spaces in memory. Every second client names them in the opposite

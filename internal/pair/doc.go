@@ -36,6 +36,8 @@
 //     caller's repetition goes to the one that did not answer.
 //   - One side loses the hold: the hold is lost. The caller releases it on both.
 //   - The process dies: both sides expire what it had.
+//   - The client is closed: each side leaves the fixed requests that it has granted, if it can. The
+//     pair leaves those that hold, if both can, and releases all others before it closes the sides.
 //   - One side is down: no lock is granted, and holds are lost after their TTL. That is the price
 //     of the time in which both are needed.
 //

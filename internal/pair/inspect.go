@@ -77,7 +77,9 @@ func (l lister) List(ctx context.Context) ([]string, error) {
 // breaker is the pair of two backends whose holds can be broken.
 type breaker struct{ p *Backend }
 
-// Break implements [driver.Breaker]. It breaks the hold on each side that has it.
+// Break implements [driver.Breaker]. It breaks the hold on each side that has it. A side without
+// tokens would break the holds of other readers too. There it is only removed, if by force: its
+// clients learn of the break from the other side.
 func (b breaker) Break(ctx context.Context, name string, t driver.Token, force bool) error {
 	queues, err := b.p.queues(ctx, name)
 	if err != nil {
@@ -94,12 +96,25 @@ func (b breaker) Break(ctx context.Context, name string, t driver.Token, force b
 	}
 	var errs [2]error
 	b.p.each(func(i int, side driver.Backend) {
-		errs[i] = driver.ErrNotHeld
-		for _, e := range queues[i].Holders() {
-			if !e.Foreign && matches(e.Owner, hold.Owner) {
-				errs[i] = side.(driver.Breaker).Break(ctx, name, e.Token, force)
-				return
+		of, others := ofHold(queues[i], hold)
+		elsewhere, _ := ofHold(queues[1-i], hold)
+		caps, at := b.p.sides[i].Caps, b.p.sides[1-i].Caps
+		switch {
+		case len(of) == 0:
+			errs[i] = driver.ErrNotHeld
+		case !caps.Fencing && at.Fencing && others && len(elsewhere) > 0:
+			for _, e := range of {
+				if !force {
+					continue
+				}
+				r := e.Request
+				r.Uncertain = true
+				if err := side.Release(ctx, r); err != nil && !errors.Is(err, driver.ErrLost) {
+					errs[i] = err
+				}
 			}
+		default:
+			errs[i] = side.(driver.Breaker).Break(ctx, name, of[0].Token, force)
 		}
 	})
 	for i, err := range errs {
@@ -113,4 +128,16 @@ func (b breaker) Break(ctx context.Context, name string, t driver.Token, force b
 		}
 	}
 	return nil
+}
+
+// ofHold returns the requests of a hold that a side has, and whether others hold there too.
+func ofHold(q driver.Queue, hold *driver.Entry) (of []*driver.Entry, others bool) {
+	for _, e := range q.Holders() {
+		if !e.Foreign && matches(e.Owner, hold.Owner) {
+			of = append(of, e)
+		} else {
+			others = true
+		}
+	}
+	return of, others
 }

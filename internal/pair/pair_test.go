@@ -596,3 +596,134 @@ func TestReleasedBetweenTheSides(t *testing.T) {
 		}
 	})
 }
+
+// withoutQueue returns a pair of the scene's first space and a side that has neither queue nor
+// tokens, in the second space.
+func (s *scene) withoutQueue() driver.Backend {
+	p, err := pair.New(sharedQueueless(side(s.t, s.spaces[1], "", "b")), side(s.t, s.spaces[0], "", "a"))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() { p.Close() })
+	return p
+}
+
+// holders returns how many requests hold at a side.
+func (s *scene) holders(i int) int {
+	q, err := s.alone(i).Inspect(s.t.Context(), "n")
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return len(q.Holders())
+}
+
+// TestJoinAfterRetries: the hold of a request that retried at a side without a queue, where each
+// attempt has another ID, can be joined by another client.
+func TestJoinAfterRetries(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newScene(t)
+		a, b, lone := s.withoutQueue(), s.withoutQueue(), s.alone(1)
+		held, r := s.request(), s.request()
+		s.get(lone, held)
+		done := make(chan driver.Grant, 1)
+		go func() { done <- s.get(a, r) }()
+		time.Sleep(ttl / 2)
+		if err := lone.Release(t.Context(), held); err != nil {
+			t.Fatal(err)
+		}
+		j := s.request()
+		j.Owner, j.Token, j.Wait = r.ID, (<-done).Token, false
+		if g := s.get(b, j); g.Token != j.Token {
+			t.Errorf("the join has the token %d; want %d", g.Token, j.Token)
+		}
+		if err := a.Release(t.Context(), r); err != nil {
+			t.Error(err)
+		}
+		k := j // the hold is that of its join now
+		k.ID = driver.NewID()
+		s.get(a, k)
+		for i := range s.spaces {
+			if n := s.holders(i); n != 2 {
+				t.Errorf("%d requests hold at side %d; want the two joins", n, i)
+			}
+		}
+		for c, r := range map[driver.Backend]driver.Request{b: j, a: k} {
+			if err := c.Release(t.Context(), r); err != nil {
+				t.Error(err)
+			}
+		}
+		for i := range s.spaces {
+			if n := s.holders(i); n != 0 {
+				t.Errorf("%d requests hold at side %d", n, i)
+			}
+		}
+	})
+}
+
+// TestBreakOneOfTwoReaders: a break of one reader leaves the other one, also at a side without
+// tokens, and by force nothing is left of the first at either side.
+func TestBreakOneOfTwoReaders(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, force := range []bool{false, true} {
+			s := newScene(t)
+			a, b := s.withoutQueue(), s.withoutQueue()
+			one, two := s.request(), s.request()
+			one.Mode, two.Mode = driver.Shared, driver.Shared
+			token := s.get(a, one).Token
+			s.get(b, two)
+			if err := b.(driver.Breaker).Break(t.Context(), "n", token, force); err != nil {
+				t.Fatalf("force %t: %v", force, err)
+			}
+			if n := a.Renew(t.Context(), []driver.Request{one})[0]; !errors.Is(n.Err, driver.ErrLost) {
+				t.Errorf("force %t: Renew of what was broken: %v", force, n.Err)
+			}
+			if n := b.Renew(t.Context(), []driver.Request{two})[0]; n.Err != nil {
+				t.Errorf("force %t: Renew of the other: %v", force, n.Err)
+			}
+			want := 2 // it stands until its time
+			if force {
+				want = 1
+			}
+			for i := range s.spaces {
+				if n := s.holders(i); n != want {
+					t.Errorf("force %t: %d requests hold at side %d; want %d", force, n, i, want)
+				}
+			}
+			if err := a.Release(t.Context(), one); !errors.Is(err, driver.ErrLost) {
+				t.Errorf("force %t: Release of what was broken: %v", force, err)
+			}
+			if err := b.Release(t.Context(), two); err != nil {
+				t.Errorf("force %t: Release of the other: %v", force, err)
+			}
+		}
+	})
+}
+
+// TestClosedWhileItWaits: Close leaves nothing of a fixed request that waits at the second side,
+// although the first has granted it and leaves what it granted.
+func TestClosedWhileItWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newScene(t)
+		other := s.alone(1)
+		held := s.request()
+		s.get(other, held)
+		r := s.request()
+		r.Fixed, r.TTL = true, time.Hour
+		done := s.begin(t.Context(), r)
+		synctest.Wait()
+		if err := s.pair.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-done; !errors.Is(err, driver.ErrClosed) {
+			t.Errorf("Acquire: %v, want ErrClosed", err)
+		}
+		if err := other.Release(t.Context(), held); err != nil {
+			t.Fatal(err)
+		}
+		for i := range s.spaces {
+			if q, err := s.alone(i).Inspect(t.Context(), r.Name); err != nil || q.Len() > 0 {
+				t.Errorf("side %d: %d requests are left, %v", i, q.Len(), err)
+			}
+		}
+	})
+}

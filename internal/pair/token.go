@@ -48,8 +48,8 @@ func (p *Backend) level(ctx context.Context, q *record) error {
 	return nil
 }
 
-// findOwner finds the tokens that the sides gave to a hold of another client, which the request
-// joins: its token is that of only one of them.
+// findOwner finds what the sides call a hold of another client, which the request joins. Its token
+// is that of only one of them, and at a side without a queue an attempt has an ID of its own.
 func (p *Backend) findOwner(ctx context.Context, q *record) error {
 	p.mu.Lock()
 	known := !q.r.Join() || p.requests[q.r.Owner] != nil || q.parts[0].sent
@@ -57,7 +57,7 @@ func (p *Backend) findOwner(ctx context.Context, q *record) error {
 	if known || !p.caps.Joins || !p.caps.Inspect {
 		return nil
 	}
-	var tokens [2]driver.Token
+	var owners [2]*driver.Entry
 	var errs [2]error
 	p.each(func(i int, b driver.Backend) {
 		var queue driver.Queue
@@ -65,18 +65,21 @@ func (p *Backend) findOwner(ctx context.Context, q *record) error {
 			return
 		}
 		for _, e := range queue.Holders() {
-			if e.Owner == q.r.Owner {
-				tokens[i] = e.Token
+			if !e.Foreign && matches(e.Owner, q.r.Owner) {
+				owners[i] = e
 			}
 		}
 	})
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for i := range tokens {
+	for i, e := range owners {
 		if errs[i] != nil {
 			return errs[i]
 		}
-		q.parts[i].r.Token = tokens[i]
+		q.parts[i].r.Token = 0
+		if e != nil {
+			q.parts[i].r.Owner, q.parts[i].r.Token = e.Owner, e.Token
+		}
 	}
 	return nil
 }

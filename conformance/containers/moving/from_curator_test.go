@@ -73,11 +73,12 @@ var curatorAfter = service.NewProgram("Curator, after", func(in *bufio.Scanner, 
 // TestFleetFromCurator: a fleet moves from Java processes with Curator to zookeeper: on the same
 // ensemble, with the code of the page.
 func TestFleetFromCurator(t *testing.T) {
+	t.Parallel()
 	pageHas(t, "from-curator.md", "from_curator_test.go")
 	pageHas(t, "from-curator.md", "../zookeeper/peers/Curator.java")
 	s := service.Start(t, zookeeper.ZooKeeper)
-	java := zookeeper.StartPrograms(t, zookeeper.Curator, fleetSize)
+	java := zookeeper.StartPrograms(t, zookeeper.Curator, fleetSize())
 	both := s.URL + "?format=curator&path=/locks/{name} " + s.URL
 	phases := []phase{{curatorBefore, []string{s.Addr}}, {curatorAfter, []string{both}}, {curatorAfter, []string{s.URL}}}
-	moveDriven(t, java, "1", here(phases)...)
+	moveDriven(t, java, "1", phases...)
 }

@@ -104,5 +104,5 @@ func TestFleetFromEtcdRecipes(t *testing.T) {
 	pageHas(t, "from-etcd-recipe.md", "from_etcd_test.go")
 	s := service.Start(t, etcd.Etcd)
 	both := s.URL + "?keys=plain&key=/locks/{name} " + s.URL
-	moveHere(t, "scheduler", phase{etcdBefore, []string{s.Addr}}, phase{etcdAfter, []string{both}}, phase{etcdAfter, []string{s.URL}})
+	moveFleet(t, "scheduler", phase{etcdBefore, []string{s.Addr}}, phase{etcdAfter, []string{both}}, phase{etcdAfter, []string{s.URL}})
 }

@@ -51,8 +51,9 @@ var redissonAfter = service.NewProgram("Redisson, after", func(in *bufio.Scanner
 // TestFleetFromRedisson: a fleet moves from processes that lock as Redisson does to redis: on the
 // same server, with the code of the page.
 func TestFleetFromRedisson(t *testing.T) {
+	t.Parallel()
 	pageHas(t, "from-redisson.md", "from_redisson_test.go")
 	s := service.Start(t, redis.Redis)
 	both := s.URL + "?format=redisson " + s.URL
-	moveHere(t, "42", phase{redissonBefore, []string{s.URL}}, phase{redissonAfter, []string{both}}, phase{redissonAfter, []string{s.URL}})
+	moveFleet(t, "43", phase{redissonBefore, []string{s.URL}}, phase{redissonAfter, []string{both}}, phase{redissonAfter, []string{s.URL}})
 }

@@ -76,5 +76,5 @@ func TestFleetFromRedsync(t *testing.T) {
 	pageHas(t, "from-redsync.md", "from_redsync_test.go")
 	s := service.Start(t, redis.Redis)
 	both := s.URL + "?format=setnx&key=lock:{name} " + s.URL
-	moveHere(t, "42", phase{redsyncBefore, []string{s.Addr}}, phase{redsyncAfter, []string{both}}, phase{redsyncAfter, []string{s.URL}})
+	moveFleet(t, "42", phase{redsyncBefore, []string{s.Addr}}, phase{redsyncAfter, []string{both}}, phase{redsyncAfter, []string{s.URL}})
 }

@@ -122,12 +122,12 @@ func TestFleetFromShedLock(t *testing.T) {
 		t.Parallel()
 		s := service.Start(t, mysql.MySQL)
 		migrate(t, s.URL, shedlock.Schema)
-		moveHere(t, "report", phase{shedLockMember, []string{s.URL}}, phase{jobs, []string{s.URL, s.URL + ttl}}, phase{jobs, []string{"", s.URL + ttl}})
+		moveFleet(t, "report", phase{shedLockMember, []string{s.URL}}, phase{jobs, []string{s.URL, s.URL + ttl}}, phase{jobs, []string{"", s.URL + ttl}})
 	})
 	t.Run("redis", func(t *testing.T) {
 		t.Parallel()
 		s := service.Start(t, redis.Redis)
 		both := s.URL + ttl + "&format=setnx&key=job-lock:default:{name} " + s.URL + ttl
-		moveHere(t, "report", phase{shedLockRedisMember, []string{s.Addr}}, phase{jobs, []string{"", both}}, phase{jobs, []string{"", s.URL + ttl}})
+		moveFleet(t, "report", phase{shedLockRedisMember, []string{s.Addr}}, phase{jobs, []string{"", both}}, phase{jobs, []string{"", s.URL + ttl}})
 	})
 }

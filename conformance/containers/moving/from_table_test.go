@@ -6,7 +6,6 @@ import (
 	"database/sql"
 	"io"
 	"testing"
-	"time"
 
 	"github.com/dlock-go/dlock"
 	"github.com/dlock-go/dlock/conformance/containers/mysql"
@@ -70,26 +69,12 @@ var getLockMember = service.NewProgram("GET_LOCK", func(in *bufio.Scanner, _ io.
 		return err
 	}
 	defer db.Close()
-	return peerWorks(in, args[2], &lateConn{db: db, name: args[1]})
-})
-
-// lateConn is a named lock whose connection is opened later than that to the recorder. So when the
-// process is killed, the recorder sees its end before the server does, which frees the lock.
-type lateConn struct {
-	db   *sql.DB
-	name string
-	conn *sql.Conn
-}
-
-// Lock implements [mysql.Peer].
-func (l *lateConn) Lock(ctx context.Context) (until time.Time, unlock func(context.Context) error, err error) {
-	if l.conn == nil {
-		if l.conn, err = l.db.Conn(context.Background()); err != nil {
-			return time.Time{}, nil, err
-		}
+	conn, err := db.Conn(context.Background())
+	if err != nil {
+		return err
 	}
-	return mysql.NamedLock{Conn: l.conn, Name: l.name}.Lock(ctx)
-}
+	return peerWorks(in, args[2], mysql.NamedLock{Conn: conn, Name: args[1]})
+})
 
 // TestFleetFromTable: a fleet moves from a table of its own, and from GET_LOCK, to dlock, with the
 // functions of docs/from-table.md.
@@ -100,7 +85,7 @@ func TestFleetFromTable(t *testing.T) {
 		t.Parallel()
 		s := service.Start(t, mysql.MySQL)
 		migrate(t, s.URL, tablelock.Schema)
-		moveHere(t, "orders/42", phase{tableMember, []string{s.URL}}, phase{shipping, []string{s.URL, s.URL + ttl}}, phase{shipping, []string{"", s.URL + ttl}})
+		moveFleet(t, "orders/42", phase{tableMember, []string{s.URL}}, phase{shipping, []string{s.URL, s.URL + ttl}}, phase{shipping, []string{"", s.URL + ttl}})
 	})
 	for _, k := range []service.Kind{mysql.MySQL, mysql.MariaDB} {
 		if k.Name == mysql.MariaDB.Name && !size.Long() {
@@ -111,7 +96,7 @@ func TestFleetFromTable(t *testing.T) {
 			s := service.Start(t, k)
 			migrate(t, s.URL)
 			both := s.URL + ttl + "&format=get_lock " + s.URL + ttl
-			moveHere(t, "orders/42", phase{getLockMember, []string{s.URL}}, phase{shipping, []string{"", both}}, phase{shipping, []string{"", s.URL + ttl}})
+			moveFleet(t, "orders/42", phase{getLockMember, []string{s.URL}}, phase{shipping, []string{"", both}}, phase{shipping, []string{"", s.URL + ttl}})
 		})
 	}
 }

@@ -20,7 +20,8 @@ func TestPhases(t *testing.T) {
 	at := places(t)
 	var all sync.WaitGroup
 	free := make(chan struct{}, 10) // more than t.Parallel allows: most wait for dead workers
-	moves := [][2]string{{"redis, setnx", "redis"}, {"redis, redisson", "redis"}, {"zookeeper, curator", "zookeeper"}, {"etcd, plain", "etcd"}}
+	moves := [][2]string{{"redis, setnx", "redis"}, {"redis, redisson", "redis"}, {"zookeeper, curator", "zookeeper"}, {"etcd, plain", "etcd"},
+		{"postgres, advisory", "postgres"}}
 	for _, old := range kinds {
 		for _, new := range kinds {
 			if old != new {

@@ -8,6 +8,7 @@ import (
 	"github.com/dlock-go/dlock/conformance"
 	"github.com/dlock-go/dlock/conformance/containers/etcd"
 	"github.com/dlock-go/dlock/conformance/containers/mysql"
+	"github.com/dlock-go/dlock/conformance/containers/postgres"
 	"github.com/dlock-go/dlock/conformance/containers/redis"
 	"github.com/dlock-go/dlock/conformance/containers/service"
 	"github.com/dlock-go/dlock/conformance/containers/zookeeper"
@@ -17,12 +18,13 @@ import (
 	_ "github.com/dlock-go/dlock/driver/file"
 	_ "github.com/dlock-go/dlock/driver/memory"
 	mysqldriver "github.com/dlock-go/dlock/driver/mysql"
+	postgresdriver "github.com/dlock-go/dlock/driver/postgres"
 	_ "github.com/dlock-go/dlock/driver/redis"
 	_ "github.com/dlock-go/dlock/driver/zookeeper"
 )
 
 // kinds are the kinds of backends.
-var kinds = []string{"memory", "file", "redis", "mysql", "zookeeper", "etcd"}
+var kinds = []string{"memory", "file", "redis", "mysql", "postgres", "zookeeper", "etcd"}
 
 // place is a backend.
 type place struct {
@@ -37,20 +39,26 @@ func places(t *testing.T) map[string]place {
 		"memory": {url: "memory:" + t.Name()},
 		"file":   {url: "file://" + t.TempDir()},
 	}
-	for name, k := range map[string]service.Kind{"redis": redis.Redis, "mysql": mysql.MySQL, "zookeeper": zookeeper.ZooKeeper, "etcd": etcd.Etcd} {
+	for name, k := range map[string]service.Kind{"redis": redis.Redis, "mysql": mysql.MySQL, "postgres": postgres.PostgreSQL, "zookeeper": zookeeper.ZooKeeper, "etcd": etcd.Etcd} {
 		s := service.Start(t, k)
 		all[name] = place{s.URL, s}
 	}
 	migrate(t, all["mysql"].url)
+	migratePostgres(t, all["postgres"].url)
 	for format, parameters := range map[string]string{
 		"redis, setnx":       "?format=setnx&key=lock:{name}",
 		"redis, redisson":    "?format=redisson&key=rlock:{name}",
 		"zookeeper, curator": "?format=curator&path=/locks/{name}",
 		"etcd, plain":        "?keys=plain&key=/locks/{name}",
 		"mysql, get_lock":    "?format=get_lock",
+		"postgres, advisory": "?format=advisory",
 	} {
 		kind, _, _ := strings.Cut(format, ",")
-		all[format] = place{all[kind].url + parameters, all[kind].server}
+		url := all[kind].url
+		if strings.Contains(url, "?") {
+			parameters = "&" + parameters[1:]
+		}
+		all[format] = place{url + parameters, all[kind].server}
 	}
 	return all
 }
@@ -70,6 +78,19 @@ func migrate(t *testing.T, url string, others ...string) {
 		if _, err := db.ExecContext(t.Context(), schema); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// migratePostgres makes the tables of PostgreSQL.
+func migratePostgres(t *testing.T, url string) {
+	t.Helper()
+	db, err := postgresdriver.OpenDB(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	if err := postgresdriver.Migrate(t.Context(), db); err != nil {
+		t.Fatal(err)
 	}
 }
 

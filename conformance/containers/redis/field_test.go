@@ -81,9 +81,10 @@ type migration struct {
 	port     int
 }
 
-func migrationOf(t *testing.T, c *Cluster, name string) *migration {
+// migrationOf returns that of the slot of a key, to another master.
+func migrationOf(t *testing.T, c *Cluster, key string) *migration {
 	t.Helper()
-	from := c.Master(t, redisKey(name))
+	from := c.Master(t, key)
 	if from == nil {
 		t.Fatal("no node has the slot")
 	}
@@ -91,14 +92,14 @@ func migrationOf(t *testing.T, c *Cluster, name string) *migration {
 	if to == from {
 		to = c.Nodes[1]
 	}
-	return migrationTo(t, c, name, to)
+	return migrationTo(t, c, key, to)
 }
 
-func migrationTo(t *testing.T, c *Cluster, name string, to *service.Server) *migration {
+func migrationTo(t *testing.T, c *Cluster, key string, to *service.Server) *migration {
 	t.Helper()
-	from := c.Master(t, redisKey(name))
+	from := c.Master(t, key)
 	s := &migration{src: CLIOf(t, from), dst: CLIOf(t, to), port: to.Ports[0]}
-	s.number = s.src.ClusterKeySlot(s.src.Ctx, redisKey(name)).Val()
+	s.number = s.src.ClusterKeySlot(s.src.Ctx, key).Val()
 	for i, k := range []*CLI{s.src, s.dst} {
 		id, err := k.Do(k.Ctx, "CLUSTER", "MYID").Text()
 		if err != nil {
@@ -142,7 +143,7 @@ func TestRedisSlotsMove(t *testing.T) {
 	names := []string{"stays until the end", "moves at once"}
 	held, waits, slots := map[string]*dlock.Lease{}, map[string]*steps.Attempt{}, map[string]*migration{}
 	for name, key := range split {
-		slots[name] = migrationOf(t, c, name)
+		slots[name] = migrationOf(t, c, redisKey(name))
 		if key == nil {
 			held[name] = redisLock(t, one.Mutex(name))
 			slots[name].begin()
@@ -168,7 +169,7 @@ func TestRedisSlotsMove(t *testing.T) {
 		held[name] = redisLock(t, one.Mutex(name))
 		waits[name] = steps.Try(t, other.Mutex(name))
 		redisWaiting(t, one, name, 1)
-		slots[name] = migrationOf(t, c, name)
+		slots[name] = migrationOf(t, c, redisKey(name))
 		slots[name].begin()
 	}
 	slots[names[1]].move(redisKey(names[1]), queueKey(names[1]))
@@ -243,7 +244,7 @@ func TestRedisSlotsMove(t *testing.T) {
 	}
 
 	// The old node knows that the slot is gone, and the new one does not know that it has come.
-	s := migrationOf(t, c, "contradictory")
+	s := migrationOf(t, c, redisKey("contradictory"))
 	s.src.Must("CLUSTER", "SETSLOT", s.number, "NODE", s.ids[1])
 	done := make(chan struct{})
 	time.AfterFunc(1200*time.Millisecond, func() {

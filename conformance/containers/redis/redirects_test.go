@@ -60,9 +60,9 @@ func TestRedisRedirectsWithReplicas(t *testing.T) {
 		for _, client := range []*dlock.Client{one, other} {
 			pair("before the move", client, name)
 		}
-		s := migrationOf(t, c, name)
+		s := migrationOf(t, c, redisKey(name))
 		if to != nil {
-			s = migrationTo(t, c, name, to)
+			s = migrationTo(t, c, redisKey(name), to)
 		}
 		held := redisLock(t, one.Mutex(name))
 		waits := steps.Try(t, other.Mutex(name))

@@ -67,8 +67,10 @@ func TestRedissonConformance(t *testing.T) {
 	}{
 		{"redis, redisson", redisson.Options{}, []string{
 			"late-copy", "late-duplicate", "names", "wait-outage", "outage", "restart", "unlock-after", "inspect", "labels", "election", "cost-hold", "proof-before",
-			"cancelled-wait", "close-cut-off", "close-leaks-nothing", "fixed-exact", "prefixes"}},
-		{"redis, redisson, fenced", redisson.Options{Fenced: true, Key: "laws:{name}"}, []string{"tokens-grow", "late-copy", "inspect"}},
+			"cancelled-wait", "close-cut-off", "close-leaks-nothing", "fixed-exact", "prefixes", "readers-together", "join", "join-over", "downgrade", "upgrade",
+			"capabilities", "storm"}},
+		{"redis, redisson, fenced", redisson.Options{Fenced: true, Key: "laws:{name}"}, []string{
+			"tokens-grow", "tokens-shared", "late-copy", "inspect", "join", "downgrade", "upgrade", "storm"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			h := service.Harness(c.name, func(t conformance.T, p *netfault.Proxy) driver.Backend {
@@ -99,5 +101,11 @@ func TestRedissonClusterConformance(t *testing.T) {
 		rdb := goredis.NewClusterClient(&goredis.ClusterOptions{Addrs: s.Addrs()})
 		return overRedisson(t, rdb, netfault.NewProxy(), redisson.Options{Prefix: prefix})
 	}
-	conformance.Run(t, redissonLaws(h))
+	h = redissonLaws(h)
+	// In a Cluster each renewal is sent by itself, at most 16 at a time. So 100 leases need more
+	// connections than 5 do, but not more than 16 to each master. TestRenewIsBounded of
+	// driver/adapt has that bound.
+	only := h.Only
+	h.Only = func(l conformance.Law) bool { return l.Name != "cost-hold" && (only == nil || only(l)) }
+	conformance.Run(t, h)
 }

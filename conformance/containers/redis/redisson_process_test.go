@@ -5,10 +5,8 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"net"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/dlock-go/dlock/conformance/containers/service"
@@ -16,10 +14,9 @@ import (
 
 // redissonPeerProgram is a peer as a process: URL, kind, key, lease. It is commanded in lines.
 //
-//	lock      → locked TOKEN
-//	unlock    → unlocked
-//	work ADDR → takes turns, and reports them to the recorder there
-//	stay      → staying, once it is in; it then stays until it is killed
+//	lock          → locked TOKEN
+//	unlock        → unlocked
+//	work ADDR WHO → takes turns, and reports them to the recorder there under that name
 var redissonPeerProgram = service.NewProgram("redisson-peer", func(in *bufio.Scanner, out io.Writer, args []string) error {
 	lease, err := time.ParseDuration(args[3])
 	if err != nil {
@@ -39,7 +36,6 @@ var redissonPeerProgram = service.NewProgram("redisson-peer", func(in *bufio.Sca
 func commanded(in *bufio.Scanner, out io.Writer, lock func(context.Context) (string, func() error, error)) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	var stay atomic.Bool
 	var unlock func() error
 	for in.Scan() {
 		command, arg, _ := strings.Cut(in.Text(), " ")
@@ -57,13 +53,12 @@ func commanded(in *bufio.Scanner, out io.Writer, lock func(context.Context) (str
 			}
 			fmt.Fprintln(out, "unlocked")
 		case "work":
+			addr, who, _ := strings.Cut(arg, " ")
 			go func() {
-				if err := takeTurns(ctx, arg, &stay, out, lock); err != nil {
+				if err := takeTurns(ctx, addr, who, lock); err != nil {
 					fmt.Fprintln(out, "failed:", err)
 				}
 			}()
-		case "stay":
-			stay.Store(true)
 		default:
 			return fmt.Errorf("unknown command %q", command)
 		}
@@ -72,36 +67,18 @@ func commanded(in *bufio.Scanner, out io.Writer, lock func(context.Context) (str
 }
 
 // takeTurns enters and leaves the critical section, and reports that to the recorder at addr.
-func takeTurns(ctx context.Context, addr string, stay *atomic.Bool, out io.Writer, lock func(context.Context) (string, func() error, error)) error {
-	conn, err := net.Dial("tcp", addr)
+func takeTurns(ctx context.Context, addr, who string, lock func(context.Context) (string, func() error, error)) error {
+	report, err := service.NewReporter(addr, who)
 	if err != nil {
 		return err
 	}
-	defer conn.Close()
-	answers := bufio.NewScanner(conn)
-	say := func(what string) error {
-		if _, err := io.WriteString(conn, what+"\n"); err != nil {
-			return err
-		}
-		if !answers.Scan() {
-			return fmt.Errorf("the recorder is gone: %w", answers.Err())
-		}
-		return nil
-	}
+	defer report.Close()
 	for ctx.Err() == nil {
 		_, unlock, err := lock(ctx)
 		if err != nil {
 			return err
 		}
-		if err := say("in"); err != nil {
-			return err
-		}
-		if stay.Load() {
-			fmt.Fprintln(out, "staying")
-			<-ctx.Done()
-		}
-		<-time.After(2 * time.Millisecond)
-		if err := say("out"); err != nil {
+		if err := report.Section("work", time.Time{}, 2*time.Millisecond); err != nil {
 			return err
 		}
 		if err := unlock(); err != nil {

@@ -93,7 +93,7 @@ func TestRedisRightsInCluster(t *testing.T) {
 	t.Parallel()
 	s := StartCluster(t, Redis)
 	const moving = "moving"
-	migrationOf(t, s, moving).begin()
+	migrationOf(t, s, redisKey(moving)).begin()
 	rights := slices.Concat(ACL(t, page), Documented(t, page, "A Cluster also needs `([^`]*)`"), Documented(t, page, "`wait_replicas` also needs `([^`]*)`"))
 	all := func(t *testing.T, name string, open func() (driver.Backend, error)) error {
 		if err := everything(s.Nodes...)(t, name, open); err != nil {

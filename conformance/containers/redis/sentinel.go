@@ -63,13 +63,19 @@ sentinel failover-timeout %[1]s %[5]d
 		})
 	}
 	for _, n := range s.Nodes[1:] {
-		c := CLIOf(t, n)
-		await.That(t, "the replicas have the data", func() bool {
-			info, err := c.Info(c.Ctx, "replication").Result()
-			return err == nil && InfoField(info, "master_link_status") == "up"
-		})
+		awaitReplica(t, n)
 	}
 	return s
+}
+
+// awaitReplica waits until a replica has the data of its master.
+func awaitReplica(t service.T, replica *service.Server) {
+	t.Helper()
+	c := CLIOf(t, replica)
+	await.That(t, "the replica has the data", func() bool {
+		info, err := c.Info(c.Ctx, "replication").Result()
+		return err == nil && InfoField(info, "master_link_status") == "up"
+	})
 }
 
 // Addrs returns the addresses of the sentinels.

@@ -7,11 +7,8 @@ import (
 	_ "embed"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
-	"maps"
 	"net"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -25,7 +22,6 @@ import (
 
 	"github.com/dlock-go/dlock"
 	"github.com/dlock-go/dlock/conformance/containers/service"
-	"github.com/dlock-go/dlock/conformance/internal/await"
 	_ "github.com/dlock-go/dlock/driver/redis" // the children open it
 	_ "github.com/dlock-go/dlock/driver/redis/redlock"
 )
@@ -115,136 +111,6 @@ func (p *PyPeer) Do(t service.T, command string, args ...any) (v any) {
 	return v
 }
 
-// Recorder records critical sections outside of all locks. Each process reports over connections of
-// its own when it is in and when it is out; a connection that ends is out.
-type Recorder struct {
-	Addr string
-
-	mu     sync.Mutex
-	inside map[string][]string // processes, by key
-	turns  map[string]int      // by process
-	died   map[string]int      // processes that ended inside, how often
-	twice  []string            // what was wrong
-	hang   string              // the process whose next section does not end
-	hangs  chan struct{}       // closed when it is inside
-}
-
-// NewRecorder starts a recorder, until the test ends.
-func NewRecorder(t service.T) *Recorder {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatalf("%v", err)
-	}
-	r := &Recorder{Addr: l.Addr().String(), inside: map[string][]string{}, turns: map[string]int{}, died: map[string]int{}}
-	var all sync.WaitGroup
-	all.Go(func() {
-		for {
-			conn, err := l.Accept()
-			if err != nil {
-				return
-			}
-			all.Go(func() { r.serve(conn) })
-			t.Cleanup(func() { conn.Close() })
-		}
-	})
-	t.Cleanup(func() { l.Close() })
-	return r
-}
-
-func (r *Recorder) serve(conn net.Conn) {
-	defer conn.Close()
-	var in []string // the process and the key, while it is inside
-	for lines := bufio.NewScanner(conn); lines.Scan(); {
-		f := strings.Fields(lines.Text()) // in PROCESS KEY, out PROCESS KEY
-		if len(f) != 3 {
-			break
-		}
-		if f[0] == "in" {
-			if in = f[1:]; r.enter(in[0], in[1]) {
-				continue // it gets no answer
-			}
-		} else {
-			r.leave(f[1], f[2], false)
-			in = nil
-		}
-		io.WriteString(conn, "ok\n")
-	}
-	if in != nil {
-		r.leave(in[0], in[1], true)
-	}
-}
-
-// enter reports whether the section is not to end.
-func (r *Recorder) enter(who, key string) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if there := r.inside[key]; len(there) > 0 {
-		r.twice = append(r.twice, fmt.Sprintf("%s came to %s while %v was in", who, key, there))
-	}
-	r.inside[key] = append(r.inside[key], who)
-	r.turns[who]++
-	if who != r.hang {
-		return false
-	}
-	r.hang = ""
-	close(r.hangs)
-	return true
-}
-
-func (r *Recorder) leave(who, key string, died bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if i := slices.Index(r.inside[key], who); i >= 0 {
-		r.inside[key] = slices.Delete(r.inside[key], i, i+1)
-	}
-	if died {
-		r.died[who]++
-	}
-}
-
-// KillInside kills a process while it is in a critical section.
-func (r *Recorder) KillInside(t service.T, who string, kill func()) {
-	t.Helper()
-	r.mu.Lock()
-	before, hangs := r.died[who], make(chan struct{})
-	r.hang, r.hangs = who, hangs
-	r.mu.Unlock()
-	await.Closed(t, who+" has the lock", hangs)
-	kill()
-	await.That(t, who+" is gone", func() bool {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		return r.died[who] > before
-	})
-}
-
-// Turns returns the number of sections of a process.
-func (r *Recorder) Turns(who string) int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.turns[who]
-}
-
-// Verdict returns what was recorded, and fails the test if two were ever inside.
-func (r *Recorder) Verdict(t service.T) (sections int) {
-	t.Helper()
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, n := range r.turns {
-		sections += n
-	}
-	var lines []string
-	for _, who := range slices.Sorted(maps.Keys(r.turns)) {
-		lines = append(lines, fmt.Sprintf("%s %d (died in %d)", who, r.turns[who], r.died[who]))
-	}
-	t.Logf("critical sections: %s", strings.Join(lines, ", "))
-	if len(r.twice) > 0 {
-		t.Fatalf("%d times two were in: %s", len(r.twice), strings.Join(r.twice[:min(5, len(r.twice))], "; "))
-	}
-	return sections
-}
-
 // SetNXTTL is for how long the processes of SetNXWorker lock.
 const SetNXTTL = 3 * time.Second
 
@@ -278,17 +144,13 @@ var SetNXWorker = service.NewProgram("setnx-worker", func(in *bufio.Scanner, _ i
 
 // section is a lock that is held.
 type section struct {
-	name    string      // of the lock in the recorder
-	valid   func() bool // whether the holder may still trust in it
+	key     string    // in the recorder
+	until   time.Time // the holder trusts in it until then
 	release func()
 }
 
 // taker returns the function that takes locks of that kind.
 func taker(ctx context.Context, kind, target string) (func(ctx context.Context, key string) (section, error), error) {
-	young := func() func() bool {
-		asked := time.Now()
-		return func() bool { return time.Since(asked) < SetNXTTL/2 }
-	}
 	switch kind {
 	case "dlock":
 		c, err := dlock.Open(ctx, target, dlock.TTL(SetNXTTL), dlock.Logger(nil))
@@ -300,7 +162,7 @@ func taker(ctx context.Context, kind, target string) (func(ctx context.Context, 
 			if err != nil {
 				return section{}, err
 			}
-			return section{key, func() bool { return l.Err() == nil }, func() { l.Unlock(context.Background()) }}, nil
+			return section{key, l.Until(), func() { l.Unlock(context.Background()) }}, nil
 		}, nil
 	case "redsync":
 		var pools []redsyncredis.Pool
@@ -311,10 +173,10 @@ func taker(ctx context.Context, kind, target string) (func(ctx context.Context, 
 		return func(ctx context.Context, key string) (section, error) {
 			m := rs.NewMutex(key, redsync.WithExpiry(SetNXTTL), redsync.WithTries(1), redsync.WithTimeoutFactor(0.3))
 			for {
-				valid := young()
+				until := time.Now().Add(SetNXTTL * 9 / 10)
 				err := m.LockContext(ctx)
 				if err == nil {
-					return section{key, valid, func() { m.UnlockContext(context.Background()) }}, nil
+					return section{key, until, func() { m.UnlockContext(context.Background()) }}, nil
 				}
 				if ctx.Err() != nil {
 					return section{}, err
@@ -326,10 +188,10 @@ func taker(ctx context.Context, kind, target string) (func(ctx context.Context, 
 	client := redislock.New(redis.NewClient(&redis.Options{Addr: target}))
 	return func(ctx context.Context, key string) (section, error) {
 		for {
-			valid := young()
+			until := time.Now().Add(SetNXTTL * 9 / 10)
 			l, err := client.Obtain(ctx, key, SetNXTTL, nil)
 			if err == nil {
-				return section{key, valid, func() { l.Release(context.Background()) }}, nil
+				return section{key, until, func() { l.Release(context.Background()) }}, nil
 			}
 			if ctx.Err() != nil || !errors.Is(err, redislock.ErrNotObtained) {
 				return section{}, err
@@ -341,12 +203,11 @@ func taker(ctx context.Context, kind, target string) (func(ctx context.Context, 
 
 // turns takes turns on a key until ctx ends.
 func turns(ctx context.Context, take func(context.Context, string) (section, error), who, recorder, key string) error {
-	conn, err := net.Dial("tcp", recorder)
+	report, err := service.NewReporter(recorder, who)
 	if err != nil {
 		return err
 	}
-	defer conn.Close()
-	lines := bufio.NewReader(conn)
+	defer report.Close()
 	for ctx.Err() == nil {
 		s, err := take(ctx, key)
 		if err != nil {
@@ -355,16 +216,12 @@ func turns(ctx context.Context, take func(context.Context, string) (section, err
 			}
 			continue
 		}
-		if s.valid() {
-			for _, what := range []string{"in", "out"} {
-				if _, err := fmt.Fprintln(conn, what, who, s.name); err != nil {
-					return err
-				}
-				if _, err := lines.ReadString('\n'); err != nil {
-					return err
-				}
-				time.Sleep(3 * time.Millisecond)
+		const stay = 3 * time.Millisecond
+		if time.Now().Before(s.until) {
+			if err := report.Section(s.key, s.until, stay); err != nil {
+				return err
 			}
+			time.Sleep(stay)
 		}
 		s.release()
 	}

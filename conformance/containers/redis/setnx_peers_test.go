@@ -15,7 +15,7 @@ func TestRedisSetNXPeers(t *testing.T) {
 	t.Parallel()
 	s := service.StartOwn(t, Redis)
 	py := service.StartOwn(t, RedisPy)
-	rec := NewRecorder(t)
+	rec := service.NewRecorder(t)
 	url := s.URL + "/0?format=setnx&key=lock:{name}&retry_delay=20ms"
 	keys := []string{"lock:a", "lock:b", "lock:c"}
 	child := func(kind, target string) func(who string) (kill, end func()) {

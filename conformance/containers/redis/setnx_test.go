@@ -151,21 +151,41 @@ func TestRedisSetNXCluster(t *testing.T) {
 	l, key := steps.MustLock(t, c.Mutex("moves")), "lock:moves"
 	from := s.AwaitMaster(t, key, nil)
 	to := s.Nodes[(slices.Index(s.Nodes[:3], from)+1)%3]
-	src, dst := CLIOf(t, from), CLIOf(t, to)
-	slot := src.ClusterKeySlot(src.Ctx, key).Val()
-	dst.Must("CLUSTER", "SETSLOT", slot, "IMPORTING", src.Do(src.Ctx, "CLUSTER", "MYID").Val())
-	src.Must("CLUSTER", "SETSLOT", slot, "MIGRATING", dst.Do(dst.Ctx, "CLUSTER", "MYID").Val())
-	src.Must("MIGRATE", "127.0.0.1", to.Ports[0], key, 0, 5000)
+	slot := migrationTo(t, s, key, to)
+	slot.begin()
+	// however long the slot takes to move, a hold goes on where all of its keys are
+	goesOn := func(where string) {
+		t.Helper()
+		if err := l.Renew(await.Context(t)); err != nil {
+			t.Errorf("Renew with both keys on the %s node, while the slot moves: %v", where, err)
+		}
+		if q, err := c.Inspect(await.Context(t), "moves"); err != nil || len(q.Holders) != 1 {
+			t.Errorf("Inspect with both keys on the %s node, while the slot moves: %+v, %v", where, q, err)
+		}
+	}
+	goesOn("old")
+	if _, err := openSetNX(t, url).Mutex("moves").TryLock(await.Context(t)); err == nil || !strings.Contains(err.Error(), "is moving to another node") {
+		t.Errorf("TryLock while the slot moves: %v", err)
+	}
+	slot.move(key)
 	renewed := make(chan error, 1)
 	go func() { renewed <- l.Renew(t.Context()) }()
 	select {
 	case err := <-renewed:
 		t.Errorf("Renew while one key of two was elsewhere: %v", err)
 	case <-time.After(300 * time.Millisecond):
-		s.Move(t, key, to)
+		slot.move("dlock:{lock:moves}:setnx:held:lock:moves")
 		if err := await.From(t, renewed); err != nil {
-			t.Errorf("Renew after the slot moved: %v", err)
+			t.Errorf("Renew after both keys moved: %v", err)
 		}
+	}
+	goesOn("new")
+	if err := l.Unlock(await.Context(t)); err != nil {
+		t.Errorf("Unlock while the slot moves: %v", err)
+	}
+	s.Move(t, key, to)
+	if err := steps.MustLock(t, c.Mutex("moves")).Unlock(t.Context()); err != nil {
+		t.Errorf("Unlock after the slot moved: %v", err)
 	}
 	// a key that has no hash tag and a }, so that nothing can be kept beside it
 	if _, err := c.Mutex("a}").TryLock(t.Context()); !errors.Is(err, dlock.ErrInvalid) || !strings.Contains(err.Error(), "hash tag") {

@@ -138,6 +138,18 @@ func roundTrips(t *testing.T, f fleet) {
 	})
 	trips("Release", rounds, func(i int) { a.release(t, rs[i]) })
 	trips("Acquire", rounds, func(i int) { a.get(t, rs[i]) })
+	read := readerOf("trips-read")
+	a.get(t, read)
+	f.everywhere(t, read.Name)
+	readers, joins := make([]driver.Request, rounds), make([]driver.Request, rounds)
+	for i := range rounds {
+		readers[i], joins[i] = readerOf(read.Name), joinOf(read, driver.Shared)
+	}
+	trips("a reader beside others", rounds, func(i int) { a.get(t, readers[i]) })
+	trips("a join beside others", rounds, func(i int) { a.get(t, joins[i]) })
+	trips("Release of a join", rounds, func(i int) { a.release(t, joins[i]) })
+	trips("Release of a reader", rounds, func(i int) { a.release(t, readers[i]) })
+	a.release(t, read)
 	start := time.Now()
 	for i, p := range a.Renew(t.Context(), rs) {
 		if p.Err != nil {

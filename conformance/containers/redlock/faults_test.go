@@ -77,6 +77,9 @@ func TestRedlockOnValkey(t *testing.T) {
 		{"scripts forgotten", scriptsForgotten},
 		{"least rights", leastRights},
 		{"one of two that are kept is released", keptTwice},
+		{"a join outlives its owner", handedOver},
+		{"late copies of a member that left", lateMember},
+		{"a break ends all readers", breakReaders},
 	})
 }
 
@@ -707,7 +710,7 @@ func timeBack(t *testing.T, f fleet) {
 // majority.
 func anotherFormat(t *testing.T, f fleet) {
 	a, r := f.client(t, redlock.Options{}), steps.Request("format")
-	key, value := "dlock:{"+r.Name+"}:redlock", "!2 whatever a holder is then"
+	key, value := "dlock:{"+r.Name+"}:redlock", "!3 whatever a holder is then"
 	for i := range 2 {
 		servers.CLIOf(t, f[i]).Must("SET", key, value)
 		t.Cleanup(func() { servers.CLIOf(t, f[i]).Must("DEL", key) })
@@ -723,7 +726,7 @@ func anotherFormat(t *testing.T, f fleet) {
 		"Acquire": acquire, "Inspect": inspect, "Renew": a.Renew(t.Context(), []driver.Request{r})[0].Err,
 		"Break": a.Break(t.Context(), r.Name, 0, true), "Release": a.Release(t.Context(), r),
 	} {
-		if !errors.Is(err, driver.ErrUnsupported) || !strings.Contains(err.Error(), "2 of 5 masters answered") || !strings.Contains(err.Error(), "has the format 2 of dlock; this client has 1") {
+		if !errors.Is(err, driver.ErrUnsupported) || !strings.Contains(err.Error(), "2 of 5 masters answered") || !strings.Contains(err.Error(), "has the format 3 of dlock; this client has 2") {
 			t.Errorf("%s: %v", what, err)
 		}
 	}

@@ -239,7 +239,7 @@ func (f fleet) hang(t *testing.T, some ...int) (wake func()) {
 func (f fleet) plant(t *testing.T, r driver.Request, some ...int) {
 	t.Helper()
 	for _, i := range some {
-		servers.CLIOf(t, f[i]).Must("SET", "dlock:{"+r.Name+"}:redlock", fmt.Sprintf("!1 %s - 60000 1 %s x", r.ID, r.Client), "PX", 60000)
+		servers.CLIOf(t, f[i]).Must("SET", "dlock:{"+r.Name+"}:redlock", fmt.Sprintf("!2 %s %s x - 60000 9999999999999 1 %s 1 x", r.ID, r.ID, r.Client), "PX", 60000)
 	}
 }
 

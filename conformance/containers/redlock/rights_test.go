@@ -82,7 +82,7 @@ func leastRights(t *testing.T, f fleet) {
 	for _, m := range f {
 		c := servers.CLIOf(t, m)
 		c.Must("ACL", "SETUSER", "dlock", "on", ">canary", "~dlock:*", "-@all", "+eval", "+evalsha",
-			"+get", "+set", "+exists", "+del", "+pexpire", "+pttl", "+time", "+info")
+			"+get", "+set", "+exists", "+del", "+pttl", "+time", "+info")
 		t.Cleanup(func() { c.Must("ACL", "DELUSER", "dlock") })
 	}
 	url := strings.Replace(f.url("node_timeout=10s&min_uptime=1ms"), "//", "//dlock:canary@", 1)

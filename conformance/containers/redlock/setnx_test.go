@@ -58,7 +58,7 @@ func TestRedlockSetNXPeers(t *testing.T) {
 	for range 3 {
 		f = append(f, service.StartOwn(t, servers.Redis.With(servers.Durable...)))
 	}
-	rec := servers.NewRecorder(t)
+	rec := service.NewRecorder(t)
 	targets := map[string]string{"dlock": f.setNX("lock:{name}"), "redsync": strings.Join(service.Addrs(f), ",")}
 	start := func(who string) *service.Child {
 		kind, _, _ := strings.Cut(who, "-")

@@ -29,8 +29,8 @@ func (c *calls) try(ctx context.Context, r driver.Request, counter string) (driv
 	if counter != "" {
 		keys = append(keys, counter)
 	}
-	reply, err := c.run(ctx, false, tryScript, keys, c.layout.Field(r), millis(r.TTL),
-		r.ID.String()+" "+r.Client.String(), strconv.FormatInt(r.TTL.Milliseconds(), 10)+" "+r.Label)
+	reply, err := c.run(ctx, false, tryScript, keys, r.ID.String(), millis(r.TTL), modeOf(r), r.Owner.String(),
+		r.Client.String(), strconv.FormatInt(r.TTL.Milliseconds(), 10), c.layout.Field(r), r.Label)
 	if err != nil {
 		return 0, err
 	}
@@ -38,20 +38,49 @@ func (c *calls) try(ctx context.Context, r driver.Request, counter string) (driv
 	if len(l) == 0 {
 		return 0, unexpected(reply)
 	}
-	switch l[0] {
-	case int64(1):
-		if counter == "" {
-			return 0, nil
-		}
+	switch {
+	case l[0] == int64(1) && counter == "":
+		return 0, nil
+	case l[0] == int64(1):
 		return tokenOf(l[1])
-	case int64(-1):
-		return 0, fmt.Errorf("%w: it was released", driver.ErrLost)
+	case l[0] == int64(-1):
+		return 0, refusal(l[1])
 	}
-	e, err := parseHolder(key, l)
+	es, left, err := parseHolders(key, l)
 	if err != nil {
 		return 0, err
 	}
-	return 0, &adapt.HeldError{By: driver.HeldError{Label: e.Label, Age: e.Age}, Left: e.Left}
+	if len(es) == 0 {
+		return 0, unexpected(reply)
+	}
+	return 0, &adapt.HeldError{By: driver.HeldError{Label: es[0].Label, Age: es[0].Age}, Left: left}
+}
+
+// modeOf returns the mode of a request, and whether it is fixed, as the scripts have them.
+func modeOf(r driver.Request) string {
+	mode := "x"
+	if r.Mode == driver.Shared {
+		mode = "s"
+	}
+	if r.Fixed {
+		mode += "f"
+	}
+	return mode
+}
+
+// refusal returns the error for a reason of lua/try.lua.
+func refusal(why any) error {
+	switch why {
+	case "released":
+		return fmt.Errorf("%w: it was released", driver.ErrLost)
+	case "lost":
+		return fmt.Errorf("%w: the hold has ended", driver.ErrLost)
+	case "upgrade":
+		return driver.ErrUpgrade
+	case "unfenced":
+		return fmt.Errorf("%w: the hold was begun without fencing tokens; want fenced=true in all clients that share it", driver.ErrInvalid)
+	}
+	return unexpected(why)
 }
 
 // tokenOf reads a counter.

@@ -38,7 +38,7 @@ type Backend struct {
 	calls *calls
 }
 
-// calls implement [adapt.Calls].
+// calls implement [adapt.Calls] and [adapt.Sharer].
 type calls struct {
 	rdb    redis.UniversalClient
 	layout *rlock.Layout

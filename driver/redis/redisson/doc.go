@@ -34,16 +34,22 @@
 //
 // # Guarantees
 //
-// Exclusive locks. dlock and Redisson's RLock, RSpinLock and, with or without fenced, RFencedLock
-// of one name exclude each other. A waiter is woken by the release of any of them that publishes,
-// and a release of dlock wakes the peers that wait. A key, a field or an expiry of a peer is never
-// changed. With fenced, the tokens of all that take the lock as RFencedLock grow in one order.
+// dlock and Redisson's RLock, RSpinLock and, with or without fenced, RFencedLock of one name
+// exclude each other. Clients of dlock have read-write locks among themselves, and join each
+// other's holds; to peers all of that is one holder. A waiter is woken by the release of any that
+// publishes, and a release of dlock wakes the peers that wait. A key, a field or an expiry of a
+// peer is never changed. With fenced, the tokens of all that take the lock as RFencedLock grow in
+// one order. A join has the token of its hold (through a client without fenced it has none); each
+// reader has one of its own.
 //
 // # Limits
 //
 //   - It is as strong as Redisson: one server decides. A promoted replica may lack the last holds.
 //     Redisson can wait for the replicas; dlock does not.
-//   - Order: there is none. The waiters of one client of dlock stand in a line.
+//   - Order: there is none. The waiters of one client of dlock stand in a line. Readers that come
+//     and go without a gap keep writers of other clients, and peers, waiting.
+//   - Readers: a step costs the server time for each of them, so tens are cheap, and thousands not.
+//   - Semaphores: there are none.
 //   - RFairLock: it excludes and is excluded, but dlock does not stand in its queue, and a waiter
 //     of it is not notified by dlock: it tries again when the time that it last saw is over.
 //   - RReadWriteLock: it takes a name that an RLock has, also among clients of Redisson alone. No
@@ -68,10 +74,17 @@
 //	dlock:{TAG}:redisson:ID:KEY           a tombstone of dlock; TAG is the hash tag of KEY, or KEY
 //
 // Redisson's field is UUID:THREAD, the UUID of its instance and the number of a thread. Its count
-// is how often the thread has the lock. The field of dlock has 32 hexadecimal digits where Redisson
-// has the number, and the count 1: package dlock counts re-entry itself. A hash that dlock holds
-// has a second field, dlock, for Inspect: the ID of the request and of its client, since when (ms)
-// it holds, its TTL (ms) and its label. Peers read only fields of their own.
+// is how often the thread has the lock. A hash that dlock holds has these fields:
+//
+//	UUID:ID    for peers: of one of the members, with the count 1. It has 32 hexadecimal digits
+//	           where Redisson has the number of a thread
+//	dlock      the format of the others
+//	dlock ID   a member, which is a request of dlock: its mode, owner and client, since when
+//	           (ms) it holds, its TTL (ms), when (ms) it expires, its token, its field for peers,
+//	           its label
+//
+// Package dlock counts re-entry itself. Peers read only fields of their own, and any other field
+// keeps them out. The key expires with the last member.
 //
 // The generations of the protocol, from Redisson's sources and its list of releases:
 //
@@ -92,20 +105,22 @@
 //
 // Each call is one script, which is atomic. A request is in one of two states:
 //
-//	absent ── try ──► has the lock ── release, expiry ──► absent
-//	                    │      ▲
-//	                    └extend┘
+//	absent ── try ──► member ── release, expiry ──► absent
+//	                    │  ▲
+//	                   extend
 //
 // The transitions:
 //
-//   - try: if the key does not exist, sets it with the field and the TTL. If the request has it
-//     already, it is extended. If anything else stands there, it is held: until its expiry, or, if
-//     it has none, until it is gone. A key of another type is refused, with an error that matches
-//     [driver.ErrUnsupported].
-//   - extend: if the request has the lock, the key lasts for at least the TTL. It never becomes
-//     shorter: a fixed request may have made it longer.
-//   - release: removes the fields of the request, and with it the hash, and publishes. If a fixed
-//     request joined the hold, the key gets the rest of its time instead, and waiters look again.
+//   - try: if the key does not exist, the request becomes the first member, with the field for
+//     peers. A reader becomes one if all members are readers, and a join if its hold has a member
+//     whose mode covers it. A member is extended. If anything else stands there, it is held: until
+//     its expiry, or, if it has none, until it is gone. A key of another type is refused, with an
+//     error that matches [driver.ErrUnsupported].
+//   - extend: the member, and with it the key, lasts for at least the TTL. Neither becomes shorter.
+//   - release: removes the member. If its field is the one for peers, that of another member is
+//     written first, so the hash never lacks one. The key then lasts as long as the last member.
+//     The release of the last one removes the hash. A release publishes if waiters have news: the
+//     lock is free, can be shared, or will be free earlier than they saw.
 //
 // What happens when something is lost, repeated or late:
 //
@@ -117,21 +132,24 @@
 //   - A message is lost: the first waiter of each client and name tries again every second or so,
 //     and when the time is over that the holder had at its last try. After a new subscription it
 //     tries at once.
-//   - A client dies while it holds: the key expires. A peer that waits tries again then.
+//   - A client dies while it holds: its members expire, each at its own time, and the key with the
+//     last of all. A peer that waits tries again then. An expired member counts no more, even if
+//     its field still stands: the next try or release removes it.
 //   - A waiter dies: it leaves nothing.
 //   - A hash that a peer holds has no expiry: it is held until the peer releases it.
 //   - The holder's key loses its expiry: the next renewal sets it again. A key of a peer is left as
 //     it is.
 //   - The server forgets its scripts: they are sent in full.
 //   - The server restarts empty: a holder learns of that at its next renewal.
-//   - The server's memory is full: a try is refused; extend and release are not.
+//   - The server's memory is full: a try is refused, and so is UnlockAfter, which needs one; extend
+//     and release are not.
 //   - The right to publish is missing: a release succeeds, and waiters try again when the time is
 //     over that they last saw. The right to subscribe is missing: waiters of dlock try every
 //     second.
-//   - A slot of a Cluster moves: holds are kept, since extend needs the lock's key alone. A try or
-//     a release of a lock of which only some keys exist is refused by the servers until the slot
-//     has moved (TRYAGAIN), as Redisson's own release is. A subscription that the server ends is
-//     made again on the new master.
+//   - A slot of a Cluster moves: holds are kept and released, since extend, and a release without a
+//     tombstone, need the lock's key alone. A call of whose keys only some exist, as a try, is
+//     refused by the servers until the slot has moved (TRYAGAIN), as Redisson's own release is. A
+//     subscription that the server ends is made again on the new master.
 //   - The counter of tokens is deleted: tokens begin again at 1, as with Redisson. While a hold
 //     stands, a copy of its try fails with an error.
 package redisson

@@ -1,6 +1,8 @@
 package redisson
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,88 +21,95 @@ import (
 	"github.com/dlock-go/dlock/driver/redis/internal/script"
 )
 
-// Holder implements [adapt.Inspector].
-func (c *calls) Holder(ctx context.Context, name string) (*driver.Entry, error) {
+// Members implements [adapt.Sharer].
+func (c *calls) Members(ctx context.Context, name string) ([]*driver.Entry, error) {
 	key := c.layout.Key(name)
-	keys, counter := []string{key}, c.layout.Counter(key)
-	if counter != "" {
-		keys = append(keys, counter)
-	}
-	reply, err := c.run(ctx, false, inspectScript, keys, "-")
+	reply, err := c.run(ctx, false, inspectScript, []string{key}, "-")
 	if err != nil {
 		return nil, err
 	}
-	l, _ := reply.([]any)
-	if len(l) != 2 {
-		return nil, unexpected(reply)
-	}
-	found, ok := l[0].([]any)
-	if !ok {
-		return nil, unexpected(reply)
-	}
-	e, err := parseHolder(key, found)
-	if e == nil || err != nil {
-		return nil, err
-	}
-	if counter != "" && !e.Foreign {
-		// A peer that is no RFencedLock has no token, and the counter has that of an earlier hold.
-		if e.Token, err = tokenOf(l[1]); err != nil {
-			return nil, err
-		}
-	}
-	return e, nil
-}
-
-// parseHolder reads what the scripts return of a holder; nil if there is none. If the key is no
-// lock, the error says so.
-func parseHolder(key string, reply []any) (*driver.Entry, error) {
-	switch {
-	case len(reply) == 0:
-		return nil, nil
-	case reply[0] == int64(-2) && len(reply) == 2:
-		return nil, fmt.Errorf("%w: the key %q is no lock of Redisson, but of type %v, and is not changed; use another name, prefix or key (%s)",
-			driver.ErrUnsupported, key, reply[1], rlock.Page)
-	case reply[0] != int64(0) || len(reply) < 4 || len(reply)%2 != 0:
-		return nil, unexpected(reply)
-	}
-	ms, is := reply[1].(int64)
+	found, is := reply.([]any)
 	if !is {
 		return nil, unexpected(reply)
 	}
-	e := &driver.Entry{Left: max(0, time.Duration(ms)*time.Millisecond), Foreign: true}
+	es, _, err := parseHolders(key, found)
+	if c.layout.Counter(key) == "" {
+		for _, e := range es {
+			e.Token = 0 // that of a client with other parameters
+		}
+	}
+	return es, err
+}
+
+// parseHolders reads what the scripts return of holders: the members, in the order in which they
+// came, or one peer; and how long the lock is held, 0 if that has no end. If the key is no lock,
+// the error says so.
+func parseHolders(key string, reply []any) (es []*driver.Entry, left time.Duration, err error) {
+	switch {
+	case len(reply) == 0:
+		return nil, 0, nil
+	case reply[0] == int64(-2) && len(reply) == 2:
+		return nil, 0, fmt.Errorf("%w: the key %q is no lock of Redisson, but of type %v, and is not changed; use another name, prefix or key (%s)",
+			driver.ErrUnsupported, key, reply[1], rlock.Page)
+	case reply[0] != int64(0) || len(reply) < 4 || len(reply)%2 != 0:
+		return nil, 0, unexpected(reply)
+	}
+	ms, is := reply[1].(int64)
+	clock, err := strconv.ParseInt(fmt.Sprint(reply[2]), 10, 64)
+	if !is || err != nil {
+		return nil, 0, unexpected(reply)
+	}
+	left = max(0, time.Duration(ms)*time.Millisecond)
 	var peers []string
 	for fields := reply[4:]; len(fields) > 0; fields = fields[2:] {
 		field, value := fmt.Sprint(fields[0]), fmt.Sprint(fields[1])
-		if field == rlock.OfDlock && readRequest(e, value, fmt.Sprint(reply[2])) {
-			return e, nil
+		if e := readMember(field, value, clock); e != nil {
+			es = append(es, e)
+			continue
 		}
 		if value != "1" {
 			field += " (count " + value + ")"
 		}
 		peers = append(peers, field)
 	}
+	if len(es) > 0 {
+		slices.SortFunc(es, func(a, b *driver.Entry) int {
+			return cmp.Or(cmp.Compare(b.Age, a.Age), cmp.Compare(a.Token, b.Token), bytes.Compare(a.ID[:], b.ID[:]))
+		})
+		return es, left, nil
+	}
+	e := &driver.Entry{Left: left, Foreign: true}
 	if e.Label = strings.Join(peers, ", "); len(peers) == 0 {
 		e.Label = fmt.Sprintf("a hash of %v fields", reply[3])
 	}
-	return e, nil
+	return []*driver.Entry{e}, left, nil
 }
 
-// readRequest reads the request of a hold of dlock. It reports false for any other text.
-func readRequest(e *driver.Entry, text, now string) bool {
-	f := strings.SplitN(text, " ", 5)
-	if len(f) != 5 {
-		return false
+// readMember reads the field of a member. It returns nil for any other field.
+func readMember(field, text string, clock int64) *driver.Entry {
+	id, is := strings.CutPrefix(field, rlock.OfMember)
+	f := strings.SplitN(text, " ", 9)
+	if !is || len(f) != 9 {
+		return nil
 	}
-	var id, client driver.ID
-	since, err1 := strconv.ParseInt(f[2], 10, 64)
-	ttl, err2 := strconv.ParseInt(f[3], 10, 64)
-	clock, err3 := strconv.ParseInt(now, 10, 64)
-	if errors.Join(err1, err2, err3, id.UnmarshalText([]byte(f[0])), client.UnmarshalText([]byte(f[1]))) != nil {
-		return false
+	var n [5]int64 // since, TTL, expiry, token, length of the field
+	e := &driver.Entry{}
+	errs := []error{e.ID.UnmarshalText([]byte(id)), e.Owner.UnmarshalText([]byte(f[1])), e.Client.UnmarshalText([]byte(f[2]))}
+	for i := range n {
+		var err error
+		n[i], err = strconv.ParseInt(f[3+i], 10, 64)
+		errs = append(errs, err)
 	}
-	e.ID, e.Client, e.Label, e.Foreign = id, client, f[4], false
-	e.TTL, e.Age = time.Duration(ttl)*time.Millisecond, max(0, time.Duration(clock-since)*time.Millisecond)
-	return true
+	if errors.Join(errs...) != nil || n[4] < 0 || int64(len(f[8])) <= n[4] {
+		return nil
+	}
+	if strings.HasPrefix(f[0], "s") {
+		e.Mode = driver.Shared
+	}
+	ms := func(n int64) time.Duration { return max(0, time.Duration(n)*time.Millisecond) }
+	e.Fixed, e.Token, e.Label = strings.HasSuffix(f[0], "f"), driver.Token(n[3]), f[8][n[4]+1:]
+	e.TTL, e.Age, e.Left = ms(n[1]), ms(clock-n[0]), ms(n[2]-clock)
+	return e
 }
 
 // scanCount is how many keys one SCAN looks at.
@@ -193,11 +202,7 @@ var ofRedisson = regexp.MustCompile(`^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-f
 // listed reports whether List has a hash, of which that is the reply of lua/inspect.lua.
 // narrow means that no other hashes have such keys.
 func listed(reply any, narrow bool) bool {
-	parts, _ := reply.([]any)
-	if len(parts) != 2 {
-		return false
-	}
-	found, _ := parts[0].([]any)
+	found, _ := reply.([]any)
 	if len(found) < 4 || found[0] != int64(0) {
 		return false
 	}
@@ -207,7 +212,7 @@ func listed(reply any, narrow bool) bool {
 	peers := len(found) > 4
 	for i := 4; i < len(found); i += 2 {
 		field := fmt.Sprint(found[i])
-		if field == rlock.OfDlock {
+		if strings.HasPrefix(field, rlock.OfMember) {
 			return true
 		}
 		peers = peers && ofRedisson.MatchString(field)

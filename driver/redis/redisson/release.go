@@ -9,26 +9,23 @@ import (
 	"github.com/dlock-go/dlock/driver/redis/internal/script"
 )
 
-// Release implements [adapt.Calls].
-func (c *calls) Release(ctx context.Context, r driver.Request, after time.Duration) error {
+// Release implements [adapt.Calls]. Each member is released at once.
+func (c *calls) Release(ctx context.Context, r driver.Request, _ time.Duration) error {
 	key := c.layout.Key(r.Name)
 	now, first := rlock.Channels(key)
-	sharded, kept, stays := "-", int64(0), int64(0)
+	keys, sharded, kept := []string{key}, "-", int64(0)
 	if c.feeds.cluster != nil {
 		sharded = "SPUBLISH"
 	}
 	if r.Uncertain {
-		kept = millis(r.TTL)
+		keys, kept = append(keys, rlock.Tombstone(key, r.ID)), millis(r.TTL)
 	}
-	if after > 0 {
-		stays = millis(after)
-	}
-	return c.whether(ctx, releaseScript, r, []string{key, rlock.Tombstone(key, r.ID)}, kept, stays, sharded, now, first)
+	return c.whether(ctx, releaseScript, r, keys, kept, sharded, now, first)
 }
 
 // whether runs a script that returns whether the request had the lock.
 func (c *calls) whether(ctx context.Context, s *script.Script, r driver.Request, keys []string, args ...any) error {
-	reply, err := c.run(ctx, s == releaseScript, s, keys, append([]any{c.layout.Field(r)}, args...)...)
+	reply, err := c.run(ctx, s == releaseScript, s, keys, append([]any{r.ID.String()}, args...)...)
 	switch {
 	case err != nil:
 		return err

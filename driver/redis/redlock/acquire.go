@@ -3,8 +3,6 @@ package redlock
 import (
 	"context"
 	"fmt"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/dlock-go/dlock/driver"
@@ -77,13 +75,8 @@ func (b *Backend) register(r driver.Request) (q *ownRequest, resumed bool, err e
 	switch {
 	case b.life.Over():
 		return nil, false, driver.ErrClosed
-	case r.Mode == driver.Shared:
-		return nil, false, fmt.Errorf("%w: %s has exclusive locks only (%s)", driver.ErrUnsupported, b.layout.locks, b.layout.page)
-	case r.Join() && !r.Fixed:
-		return nil, false, fmt.Errorf("%w: a hold of %s cannot be joined", driver.ErrUnsupported, b.layout.locks)
-	case r.Join() && b.requests[r.Owner] == nil && b.requests[r.ID] == nil:
-		// It was lost or released, or it is another client's, which package dlock does not ask for.
-		return nil, false, fmt.Errorf("%w: the hold to join is not one of this client", driver.ErrLost)
+	case r.Semaphore():
+		return nil, false, fmt.Errorf("%w: %s has no semaphores (%s)", driver.ErrUnsupported, b.layout.locks, b.layout.page)
 	}
 	q = b.requests[r.ID]
 	if q == nil {
@@ -102,21 +95,26 @@ func (b *Backend) register(r driver.Request) (q *ownRequest, resumed bool, err e
 func (b *Backend) vote(ctx context.Context, q *ownRequest) (driver.Grant, error) {
 	r, timeout, sentAt := q.r, b.timeout(q.r.TTL), time.Now()
 	answers, err := b.broadcast(timeout, func() []*script.Call {
-		if r.Join() {
-			return []*script.Call{b.call(b.layout.join, r.Name, r.ID.String(), millis(r.TTL), r.Owner.String())}
+		mode, flags, up := "x", "-", int64((b.o.MinUptime+time.Second-1)/time.Second)
+		if r.Mode == driver.Shared {
+			mode = "s"
 		}
-		client, up := r.Client.String()+" "+r.Label, int64((b.o.MinUptime+time.Second-1)/time.Second)
-		return []*script.Call{b.call(b.layout.acquire, r.Name, r.ID.String(), millis(r.TTL), client, up)}
+		if r.Fixed {
+			flags = "f"
+		}
+		return []*script.Call{b.call(b.layout.acquire, r.Name, r.ID.String(), r.Owner.String(), mode, flags, millis(r.TTL), r.Client.String(), r.Label, up)}
 	}, func(a answer) { b.voted(q, a) })
 	if err != nil {
 		return driver.Grant{}, err
 	}
-	yes, held, lost, why, after := 0, 0, 0, b.unanswered(timeout), b.o.RetryDelay
+	yes, held, lost, shared, why, after := 0, 0, 0, 0, b.unanswered(timeout), b.o.RetryDelay
 	// A refusal names a holder only if a majority does: rivals may have split the votes.
 	named, refusal := map[string]int{}, error(driver.ErrHeld)
 	// A request that any master knows as released is lost for good. A join is lost only if no
 	// majority is left for it, since its hold need not be on every master.
-	gone := func(r driver.Request, lost int) bool { return lost > 0 && (!r.Join() || b.impossible(lost)) }
+	gone := func() bool { return lost > 0 && (!r.Join() || b.impossible(lost)) }
+	// The masters that have the hold have it as a shared one, and the others are too few.
+	upgrade := func() bool { return shared > 0 && b.impossible(lost+shared) }
 	out := len(b.masters) // masters that have not answered
 	err = collect(ctx, b, out, timeout, answers, func(a answer) bool {
 		out--
@@ -130,7 +128,11 @@ func (b *Backend) vote(ctx context.Context, q *ownRequest) (driver.Grant, error)
 		case state == 1:
 			yes++
 		case state == -1:
-			lost++
+			if lost++; r.Join() {
+				why.record(a.master, errNotThere)
+			}
+		case state == -3:
+			shared++
 		default:
 			held++
 			id, by := parseHeld(a.calls[0])
@@ -142,13 +144,15 @@ func (b *Backend) vote(ctx context.Context, q *ownRequest) (driver.Grant, error)
 			}
 		}
 		// When no majority can grant any more, it is still open whether a majority has answered.
-		return yes >= b.majority || gone(r, lost) || yes+out < b.majority && yes+held >= b.majority
+		return yes >= b.majority || gone() || b.impossible(shared) || yes+out < b.majority && yes+held >= b.majority
 	})
 	switch {
 	case err != nil:
 		return driver.Grant{}, err
-	case gone(r, lost):
+	case gone():
 		return driver.Grant{}, driver.ErrLost
+	case upgrade():
+		return driver.Grant{}, driver.ErrUpgrade
 	case yes >= b.majority:
 		b.mu.Lock()
 		q.until = sentAt.Add(r.TTL)
@@ -193,13 +197,11 @@ func parseHeld(c *script.Call) (id string, by error) {
 		return "", nil
 	}
 	id, _ = l[2].(string)
-	client, _ := l[3].(string)
-	ms, _ := l[4].(string)
-	age, err := strconv.ParseInt(ms, 10, 64)
-	if err != nil {
+	label, _ := l[3].(string)
+	age, ok := l[4].(int64)
+	if !ok {
 		return id, nil
 	}
-	_, label, _ := strings.Cut(client, " ")
 	return id, &driver.HeldError{Label: label, Age: time.Duration(age) * time.Millisecond}
 }
 

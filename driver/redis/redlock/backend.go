@@ -118,7 +118,7 @@ func New(clients []redis.UniversalClient, o Options) (*Backend, error) {
 	}
 	b.caps = driver.Capabilities{
 		Backend: "redlock", Format: b.layout.format,
-		Inspect: true, ServerEndsFixed: true, FixedOutlives: true, MinTTL: 500 * time.Millisecond, MaxTTL: conn.MaxTTL,
+		Shared: true, Joins: true, Inspect: true, ServerEndsFixed: true, FixedOutlives: true, MinTTL: 500 * time.Millisecond, MaxTTL: conn.MaxTTL,
 	}
 	if b.single() {
 		b.caps.Backend, b.caps.Durable, b.caps.MinTTL = "redis", true, 100*time.Millisecond

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -14,69 +13,93 @@ import (
 	"github.com/dlock-go/dlock/driver/redis/internal/script"
 )
 
-// Inspect implements [driver.Backend]. It shows the one request that a majority of the masters has.
-// Waiters leave no trace. A request without a majority is not shown, since it is not a hold.
+// Inspect implements [driver.Backend]. It shows the requests that a majority of the masters has.
+// Waiters leave no trace. A request without a majority is not shown, since it does not hold.
 func (b *Backend) Inspect(ctx context.Context, name string) (driver.Queue, error) {
-	e, err := b.holder(ctx, name)
-	if err != nil || e == nil {
-		return driver.Queue{}, err
+	es, err := b.holders(ctx, name)
+	var q driver.Queue
+	for _, e := range es {
+		if e.Join() {
+			q.Joins = append(q.Joins, e)
+		} else {
+			q.Arrivals = append(q.Arrivals, e)
+		}
 	}
-	return driver.Queue{Arrivals: []*driver.Entry{e}}, nil
+	return q, err
 }
 
-// Break implements [driver.Breaker]. It finds the holder, and breaks it on every master that it
-// reaches. If a majority answered, no majority is left on which the holder could be renewed;
-// otherwise the outcome is unknown, and Break may be called again.
+// Break implements [driver.Breaker]. It finds the requests that hold, and breaks the hold of each
+// of them, that is all of its requests, on every master that it reaches. If several readers hold,
+// it ends all of their holds: there are no tokens to choose one by. If a majority answered, no
+// majority is left on which one of them could be renewed; otherwise the outcome is unknown, and
+// Break may be called again.
 func (b *Backend) Break(ctx context.Context, name string, t driver.Token, force bool) error {
-	e, err := b.holder(ctx, name)
+	es, err := b.holders(ctx, name)
 	switch {
 	case err != nil:
 		return err
-	case e == nil || t != 0:
+	case len(es) == 0 || t != 0:
 		return driver.ErrNotHeld
-	case e.Foreign:
+	case es[0].Foreign:
 		return fmt.Errorf("%w: the lock is held by %s, which would not be notified and would go on; end it there",
-			driver.ErrUnsupported, e.Label)
+			driver.ErrUnsupported, es[0].Label)
 	}
 	how := "0"
 	if force {
 		how = "1"
 	}
+	var owners []driver.ID
+	for _, e := range es {
+		if !slices.Contains(owners, e.Owner) {
+			owners = append(owners, e.Owner)
+		}
+	}
 	timeout := b.o.NodeTimeout
 	answers, err := b.broadcast(timeout, func() []*script.Call {
-		return []*script.Call{b.call(b.layout.end, name, e.ID.String(), how, channels(b.space))}
+		calls := make([]*script.Call, len(owners))
+		for i, o := range owners {
+			calls[i] = b.call(b.layout.end, name, o.String(), how, channels(b.space))
+		}
+		return calls
 	}, func(answer) {})
 	if err != nil {
 		return err
 	}
-	broken, missing, why := 0, 0, b.unanswered(timeout)
+	broken, missing, why := make([]int, len(owners)), make([]int, len(owners)), b.unanswered(timeout)
 	err = collect(ctx, b, len(b.masters), timeout, answers, func(a answer) bool {
-		why.record(a.master, b.explain(name, a.calls[0].Err))
-		switch n, _ := a.calls[0].Reply.(int64); {
-		case a.calls[0].Err != nil:
-		case n == 1:
-			broken++
-		default:
-			missing++
+		var failed error
+		for i, c := range a.calls {
+			switch n, _ := c.Reply.(int64); {
+			case c.Err != nil:
+				failed = c.Err
+			case n > 0:
+				broken[i]++
+			default:
+				missing[i]++
+			}
 		}
+		why.record(a.master, b.explain(name, failed))
 		return false
 	})
-	switch {
-	case err != nil:
+	if err != nil {
 		return err
-	case broken == 0 && b.impossible(missing):
+	}
+	any := false
+	for i := range owners {
+		if broken[i]+missing[i] < b.majority {
+			return why
+		}
+		any = any || broken[i] > 0 || !b.impossible(missing[i])
+	}
+	if !any {
 		return driver.ErrNotHeld
-	case broken+missing < b.majority:
-		return why
 	}
 	return nil
 }
 
-// holder returns the holder, or nil if it is certain that there is none. It waits for all masters,
-// since the time left to a hold depends on all that have it. A fixed request that joined a hold
-// counts as the holder if it stands on a majority, even if only some masters have executed the
-// release of that hold.
-func (b *Backend) holder(ctx context.Context, name string) (*driver.Entry, error) {
+// holders returns the requests that hold, the oldest first; none if it is certain that there are
+// none. It waits for all masters, since the time left to a request depends on all that have it.
+func (b *Backend) holders(ctx context.Context, name string) ([]*driver.Entry, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -84,47 +107,37 @@ func (b *Backend) holder(ctx context.Context, name string) (*driver.Entry, error
 		return nil, err
 	}
 	timeout := b.o.NodeTimeout
-	answers, err := b.broadcast(timeout, func() []*script.Call { return []*script.Call{b.call(b.layout.inspect, name, "-")} }, func(answer) {})
+	answers, err := b.broadcast(timeout, func() []*script.Call { return []*script.Call{withoutTombstone(b.call(b.layout.inspect, name, "-"))} }, func(answer) {})
 	if err != nil {
 		return nil, err
 	}
-	// by ID, or by what is known of a peer; all includes those that joined
-	holders, all := map[string][]*driver.Entry{}, map[string][]*driver.Entry{}
+	seen := map[string][]*driver.Entry{} // by ID, or by what is known of a peer
 	why := b.unanswered(timeout)
 	err = collect(ctx, b, len(b.masters), timeout, answers, func(a answer) bool {
-		es, err := parseHolder(name, a.calls[0])
+		es, err := parseMembers(name, a.calls[0])
 		why.record(a.master, b.explain(name, err))
-		for i, e := range es {
+		for _, e := range es {
 			id := e.ID.String()
 			if e.Foreign {
 				id = e.Label
 			}
-			if all[id] = append(all[id], e); i == 0 {
-				holders[id] = append(holders[id], e)
-			}
+			seen[id] = append(seen[id], e)
 		}
 		return false
 	})
 	if err != nil {
 		return nil, err
 	}
-	if e, _ := b.most(holders); e != nil {
-		return e, nil
-	}
-	e, most := b.most(all)
-	if e != nil {
-		return e, nil
-	}
-	if most+why.missing() >= b.majority {
+	es, most := b.held(seen)
+	if len(es) == 0 && most+why.missing() >= b.majority {
 		return nil, why
 	}
-	return nil, nil
+	return es, nil
 }
 
-// most returns the request that a majority has, and the largest number of masters that have the
-// same request. If several requests have a majority, such as a hold and what joined it, it returns
-// the one that lasts longest.
-func (b *Backend) most(seen map[string][]*driver.Entry) (holder *driver.Entry, most int) {
+// held returns the requests that a majority has, the oldest first, and the largest number of
+// masters that have the same request.
+func (b *Backend) held(seen map[string][]*driver.Entry) (held []*driver.Entry, most int) {
 	for _, es := range seen {
 		if most = max(most, len(es)); len(es) < b.majority {
 			continue
@@ -138,58 +151,62 @@ func (b *Backend) most(seen map[string][]*driver.Entry) (holder *driver.Entry, m
 			}
 		}
 		e.Broken = b.impossible(broken)
-		if holder == nil || e.Left > holder.Left {
-			holder = &e
-		}
+		held = append(held, &e)
 	}
-	return holder, most
+	slices.SortFunc(held, func(x, y *driver.Entry) int {
+		return cmp.Or(cmp.Compare(y.Age, x.Age), cmp.Compare(x.ID.String(), y.ID.String()))
+	})
+	return held, most
 }
 
-// parseHolder reads the reply of lua/inspect.lua: the holder, followed by what joined it. It
-// returns nil if there is no holder.
-func parseHolder(name string, c *script.Call) ([]*driver.Entry, error) {
+// parseMembers reads the reply of lua/inspect.lua: the members. It returns nil if there are none.
+func parseMembers(name string, c *script.Call) (es []*driver.Entry, err error) {
 	if c.Err != nil {
 		return nil, c.Err
 	}
 	l, ok := c.Reply.([]any)
-	if ok && len(l) == 0 {
-		return nil, nil
+	if !ok {
+		return nil, fmt.Errorf("unexpected reply %v", c.Reply)
 	}
 	if e := parsePeer(name, l); e != nil {
 		return []*driver.Entry{e}, nil
 	}
-	bad := fmt.Errorf("unexpected reply %v", c.Reply)
-	if !ok || len(l) < 6 || len(l)%2 != 0 {
-		return nil, bad
-	}
-	var text [6]string // all but the fifth
-	for i := range text {
-		text[i], _ = l[i].(string)
-	}
-	client, label, _ := strings.Cut(text[3], " ")
-	left, ok := l[4].(int64)
-	ttl, err1 := strconv.ParseInt(text[2], 10, 64)
-	age, err2 := strconv.ParseInt(text[5], 10, 64)
-	e := &driver.Entry{Broken: text[1] == "b"}
-	e.Name, e.Label = name, label
-	if err := errors.Join(err1, err2, e.ID.UnmarshalText([]byte(text[0])), e.Client.UnmarshalText([]byte(client))); err != nil || !ok {
-		return nil, bad
-	}
-	e.Owner = e.ID
-	e.TTL, e.Left, e.Age = time.Duration(ttl)*time.Millisecond, time.Duration(left)*time.Millisecond, time.Duration(age)*time.Millisecond
-	es := []*driver.Entry{e}
-	for rest := l[6:]; len(rest) > 0; rest = rest[2:] {
-		id, _ := rest[0].(string)
-		left, ok := rest[1].(int64)
-		kept := *e
-		if kept.ID.UnmarshalText([]byte(id)) != nil || !ok {
-			return nil, bad
+	for _, m := range l {
+		e := parseMember(m)
+		if e == nil {
+			return nil, fmt.Errorf("unexpected reply %v", c.Reply)
 		}
-		kept.Owner, kept.Left = kept.ID, time.Duration(left)*time.Millisecond
-		kept.TTL = kept.Left // as when it takes the holder's place
-		es = append(es, &kept)
+		e.Name = name
+		es = append(es, e)
 	}
 	return es, nil
+}
+
+// parseMember reads one of the members; nil if it is none.
+func parseMember(m any) *driver.Entry {
+	l, _ := m.([]any)
+	if len(l) != 9 {
+		return nil
+	}
+	var text [9]string
+	var ms [9]time.Duration
+	for i := range l {
+		n, isNumber := l[i].(int64)
+		s, isText := l[i].(string)
+		if number := i == 4 || i > 6; number != isNumber || number == isText {
+			return nil
+		}
+		text[i], ms[i] = s, time.Duration(n)*time.Millisecond
+	}
+	e := &driver.Entry{Broken: strings.Contains(text[3], "b"), Left: ms[7], Age: ms[8]}
+	e.Fixed, e.TTL, e.Label = strings.Contains(text[3], "f"), ms[4], text[6]
+	if text[2] == "s" {
+		e.Mode = driver.Shared
+	}
+	if errors.Join(e.ID.UnmarshalText([]byte(text[0])), e.Owner.UnmarshalText([]byte(text[1])), e.Client.UnmarshalText([]byte(text[5]))) != nil {
+		return nil
+	}
+	return e
 }
 
 // parsePeer reads the reply for a holder that is a peer. It returns nil for any other reply.

@@ -1,6 +1,7 @@
 package redlock
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -9,37 +10,36 @@ import (
 	"github.com/dlock-go/dlock/driver/redis/internal/script"
 )
 
-// TestParseHolder: the holder is followed by what joined it, and an incomplete reply is an error.
-func TestParseHolder(t *testing.T) {
-	id, client, kept := driver.NewID(), driver.NewID(), driver.NewID()
-	reply := []any{id.String(), "-", "60000", client.String() + " a b", int64(5000), "7", kept.String(), int64(3000)}
-	es, err := parseHolder("n", &script.Call{Reply: reply})
+// TestParseMembers: the members of a lock are read as they are. An incomplete reply is an error.
+func TestParseMembers(t *testing.T) {
+	id, join, client := driver.NewID(), driver.NewID(), driver.NewID()
+	one := []any{id.String(), id.String(), "x", "-", int64(60000), client.String(), " a b\n", int64(5000), int64(7)}
+	two := []any{join.String(), id.String(), "s", "bf", int64(1000), client.String(), "", int64(3000), int64(0)}
+	es, err := parseMembers("n", &script.Call{Reply: []any{one, two}})
 	if err != nil || len(es) != 2 {
 		t.Fatalf("%v, %v", es, err)
 	}
-	want := driver.Entry{}
-	want.Name, want.ID, want.Owner, want.Client, want.Label = "n", id, id, client, "a b"
-	want.TTL, want.Left, want.Age = time.Minute, 5*time.Second, 7*time.Millisecond
+	want := driver.Entry{Left: 5 * time.Second, Age: 7 * time.Millisecond}
+	want.Request = driver.Request{Name: "n", ID: id, Owner: id, Client: client, Label: " a b\n", TTL: time.Minute}
 	if *es[0] != want {
 		t.Errorf("the holder is %+v; want %+v", *es[0], want)
 	}
-	want.ID, want.Owner, want.TTL, want.Left = kept, kept, 3*time.Second, 3*time.Second
+	want = driver.Entry{Left: 3 * time.Second, Broken: true}
+	want.Request = driver.Request{Name: "n", ID: join, Owner: id, Client: client, Mode: driver.Shared, TTL: time.Second, Fixed: true}
 	if *es[1] != want {
-		t.Errorf("what joined it is %+v; want %+v", *es[1], want)
+		t.Errorf("the join is %+v; want %+v", *es[1], want)
 	}
-	if es, err := parseHolder("n", &script.Call{Reply: []any{}}); es != nil || err != nil {
+	if es, err := parseMembers("n", &script.Call{Reply: []any{}}); es != nil || err != nil {
 		t.Errorf("of nothing: %v, %v", es, err)
 	}
-	for n := 1; n < len(reply); n++ {
-		if n == 6 {
-			continue
-		}
-		if es, err := parseHolder("n", &script.Call{Reply: reply[:n]}); err == nil {
-			t.Errorf("%d parts: %v", n, es)
+	for n := range one {
+		for _, bad := range [][]any{one[:n], append(append(slices.Clone(one[:n]), nil), one[n+1:]...)} {
+			if es, err := parseMembers("n", &script.Call{Reply: []any{two, bad}}); err == nil {
+				t.Errorf("%v is read as %v", bad, es)
+			}
 		}
 	}
-	bad := append(reply[:6:6], "no ID", int64(1))
-	if es, err := parseHolder("n", &script.Call{Reply: bad}); err == nil {
+	if es, err := parseMembers("n", &script.Call{Reply: []any{append([]any{"no ID"}, one[1:]...)}}); err == nil {
 		t.Errorf("no ID: %v", es)
 	}
 }
@@ -56,7 +56,7 @@ func TestParsePeer(t *testing.T) {
 		{[]any{"", "f", int64(-1)}, `other software: "", without an expiry`, 0},
 		{[]any{long, "f", int64(0)}, `other software: "` + long[:100] + `"… (101 bytes)`, 0},
 	} {
-		es, err := parseHolder("n", &script.Call{Reply: c.reply})
+		es, err := parseMembers("n", &script.Call{Reply: c.reply})
 		want := driver.Entry{Foreign: true, Left: c.left}
 		want.Name, want.Label = "n", c.label
 		if err != nil || len(es) != 1 || *es[0] != want {
@@ -64,13 +64,42 @@ func TestParsePeer(t *testing.T) {
 		}
 	}
 	id := driver.NewID()
-	es, err := parseHolder("n", &script.Call{Reply: []any{id.String(), "f", int64(1)}})
+	es, err := parseMembers("n", &script.Call{Reply: []any{id.String(), "f", int64(1)}})
 	if err != nil || es[0].ID != id || !es[0].Foreign {
 		t.Errorf("a value that may be an ID of this client: %+v, %v", es, err)
 	}
 	for _, bad := range [][]any{{"v", "x", int64(1)}, {int64(1), "f", int64(1)}, {"v", "f", "1"}} {
-		if es, err := parseHolder("n", &script.Call{Reply: bad}); err == nil {
+		if es, err := parseMembers("n", &script.Call{Reply: bad}); err == nil {
 			t.Errorf("%v is read as %+v", bad, es)
 		}
+	}
+}
+
+// TestHeld: each request is counted by itself. Only those on a majority hold, and for as long as
+// that majority lasts.
+func TestHeld(t *testing.T) {
+	b, _ := five(t)
+	seen := map[string][]*driver.Entry{}
+	lay := func(age time.Duration, broken int, lefts ...time.Duration) driver.ID {
+		id := driver.NewID()
+		for i, left := range lefts {
+			e := &driver.Entry{Left: left, Age: age, Broken: i < broken}
+			e.ID, e.Owner, e.Mode = id, id, driver.Shared
+			seen[id.String()] = append(seen[id.String()], e)
+		}
+		return id
+	}
+	young := lay(time.Second, 2, 3, 9, 5, 1, 7)
+	lay(time.Hour, 0, 9, 9)
+	old := lay(time.Minute, 3, 4, 2, 3)
+	es, most := b.held(seen)
+	if most != 5 || len(es) != 2 || es[0].ID != old || es[1].ID != young {
+		t.Fatalf("%v hold, and %d masters have one; want the old and the young one, and 5", es, most)
+	}
+	if es[0].Left != 2 || es[1].Left != 5 {
+		t.Errorf("%d and %d are left; want those of the third longest, 2 and 5", es[0].Left, es[1].Left)
+	}
+	if !es[0].Broken || es[1].Broken {
+		t.Errorf("broken: %t and %t; want only the one that is broken on a majority", es[0].Broken, es[1].Broken)
 	}
 }

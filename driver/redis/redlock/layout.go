@@ -14,7 +14,7 @@ type layout struct {
 	locks  string // what it is, for errors
 	page   string
 	rights string // the patterns of all keys, as ACL has them
-	// of a script, for the request with that ID; the first is the holder's
+	// of a script, for the request with that ID; the first is the lock's
 	keys  func(name, id string) []string
 	check func(name string) error // whether the layout has keys for the name
 }
@@ -46,7 +46,7 @@ func ownLayout(prefix string) *layout {
 		scripts: ownScripts, locks: "Redlock", page: "docs/redlock.md", rights: "~" + space.Pattern() + ":redlock*",
 		keys: func(name, id string) []string {
 			key := space.Key(name) + ":redlock"
-			return []string{key, key + ":" + id, key + ":kept"}
+			return []string{key, key + ":" + id}
 		},
 		check: func(string) error { return nil },
 	}
@@ -58,7 +58,7 @@ func setnxLayout(p setnx.Pattern) *layout {
 		scripts: setnxScripts, format: setnx.Format, locks: "the format " + setnx.Format, page: setnx.Page, rights: p.Rights(),
 		keys: func(name, id string) []string {
 			key := p.Key(name)
-			return []string{key, setnx.Beside(key, id), setnx.Beside(key, "kept"), setnx.Beside(key, "held")}
+			return []string{key, setnx.Beside(key, id), setnx.Beside(key, "held")}
 		},
 		check: p.Check,
 	}

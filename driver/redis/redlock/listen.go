@@ -119,7 +119,8 @@ func (b *Backend) checkGranted(i int) {
 	var qs []*ownRequest
 	b.mu.Lock()
 	for _, q := range b.requests {
-		if q.votes[i] == granted && !q.r.Join() {
+		// what has ended meanwhile was not broken
+		if q.votes[i] == granted && (q.until.IsZero() || time.Now().Before(q.until)) {
 			qs = append(qs, q)
 		}
 	}
@@ -127,13 +128,15 @@ func (b *Backend) checkGranted(i int) {
 	for some := range slices.Chunk(qs, renewMax) {
 		calls := make([]*script.Call, len(some))
 		for k, q := range some {
-			calls[k] = b.call(b.layout.inspect, q.r.Name, "-")
+			calls[k] = withoutTombstone(b.call(b.layout.inspect, q.r.Name, "-"))
 		}
 		ctx, cancel := context.WithTimeout(b.life.Context(), b.o.NodeTimeout)
 		script.Exec(ctx, b.masters[i].rdb, calls)
 		cancel()
 		for k, q := range some {
-			if es, err := parseHolder(q.r.Name, calls[k]); err == nil && (es == nil || es[0].ID != q.r.ID || es[0].Broken) {
+			es, err := parseMembers(q.r.Name, calls[k])
+			there := slices.ContainsFunc(es, func(e *driver.Entry) bool { return e.ID == q.r.ID && !e.Broken })
+			if err == nil && !there {
 				b.brokenAt(i, q.r.ID)
 			}
 		}

@@ -60,7 +60,7 @@ func open(ctx context.Context, c driver.Config) (driver.Backend, error) {
 // reach waits until a majority of the masters has answered a script.
 func (b *Backend) reach(ctx context.Context) error {
 	name := driver.NewID().String() // no lock
-	answers, err := b.broadcast(reachTimeout, func() []*script.Call { return []*script.Call{b.call(b.layout.inspect, name, "-")} }, func(answer) {})
+	answers, err := b.broadcast(reachTimeout, func() []*script.Call { return []*script.Call{withoutTombstone(b.call(b.layout.inspect, name, "-"))} }, func(answer) {})
 	if err != nil {
 		return err
 	}

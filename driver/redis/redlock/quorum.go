@@ -67,11 +67,15 @@ func (b *Backend) broadcast(timeout time.Duration, calls func() []*script.Call, 
 }
 
 // exec runs the calls on a master. A Cluster does not execute calls while the slot of their keys
-// moves and some of the keys are elsewhere; they are sent again until ctx ends.
+// moves and some of the keys are elsewhere; they are sent again until ctx is about to end, early
+// enough for their error to be the answer.
 func (b *Backend) exec(ctx context.Context, m *master, calls []*script.Call) {
 	for script.Exec(ctx, m.rdb, calls); ; script.Exec(ctx, m.rdb, calls) {
 		calls = slices.DeleteFunc(slices.Clone(calls), func(c *script.Call) bool { return !fault.Moving(c.Err) })
 		if len(calls) == 0 {
+			return
+		}
+		if end, ok := ctx.Deadline(); ok && time.Until(end) < 4*movingPause {
 			return
 		}
 		select {
@@ -119,6 +123,9 @@ type noMajority struct {
 // errNoAnswer replaces the error of a context of the driver, which must not look like the end of
 // the caller's context.
 var errNoAnswer = errors.New("no answer in time")
+
+// errNotThere is what a master answers to a join whose hold it does not have.
+var errNotThere = errors.New("the hold to join is not there")
 
 // unanswered returns the error for the case that no master has answered yet.
 func (b *Backend) unanswered(timeout time.Duration) *noMajority {
@@ -188,6 +195,8 @@ func (b *Backend) explain(name string, err error) error {
 		return kit.Hide(context.Background(), err) // it is not the end of the caller's context
 	case kit.IsContext(err):
 		return errNoAnswer
+	case fault.Moving(err):
+		return fmt.Errorf("the slot of the key %q is moving to another node, and nothing is granted in it meanwhile: %w", key, err)
 	case fault.OtherFormat(err):
 		return fmt.Errorf("the key %q was written by another version of dlock; clients of both cannot share a prefix: %w", key, err)
 	case wrongType(err) && b.layout.format != "":

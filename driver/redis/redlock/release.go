@@ -180,12 +180,15 @@ func (b *Backend) sendSomeReleases(i int, timeout time.Duration) bool {
 		if len(attempts) == releaseMax {
 			break
 		}
-		ttl := int64(0)
+		tombstone := 0
 		if p.tombstone {
-			ttl = millis(p.q.r.TTL)
+			tombstone = 1
 		}
 		p.copies++
-		c := b.call(b.layout.release, p.q.r.Name, id.String(), ttl)
+		c := b.call(b.layout.release, p.q.r.Name, id.String(), millis(p.q.r.TTL), tombstone)
+		if !p.tombstone {
+			c = withoutTombstone(c)
+		}
 		attempts, calls = append(attempts, attempt{p, c, id, p.tombstone, p.results}), append(calls, c)
 		p.results = nil
 	}

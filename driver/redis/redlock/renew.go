@@ -42,7 +42,7 @@ func (b *Backend) renew(ctx context.Context, rs []driver.Request) []driver.Renew
 	answers, err := b.broadcast(timeout, func() []*script.Call {
 		calls := make([]*script.Call, len(rs))
 		for i := range rs {
-			calls[i] = b.call(b.layout.renew, rs[i].Name, rs[i].ID.String(), millis(rs[i].TTL))
+			calls[i] = withoutTombstone(b.call(b.layout.renew, rs[i].Name, rs[i].ID.String(), millis(rs[i].TTL)))
 		}
 		return calls
 	}, func(answer) {})

@@ -11,7 +11,7 @@ import (
 var lua embed.FS
 
 // scripts are those of one layout of keys.
-type scripts struct{ acquire, join, renew, release, inspect, end *script.Script }
+type scripts struct{ acquire, renew, release, inspect, end *script.Script }
 
 // load reads the scripts and puts the parts that all share in front, among them the one that reads
 // and writes the layout. Without flags, a server whose memory is full refuses the script's first
@@ -25,11 +25,10 @@ func load(layout string) *scripts {
 		return string(text)
 	}
 	one := func(flags, name string) *script.Script {
-		return script.New(flags+read("begin")+read(layout)+read("joined")+read(name), "")
+		return script.New(flags+read("begin")+read(layout)+read("members")+read(name), "")
 	}
 	return &scripts{
 		acquire: one("", "acquire"),
-		join:    one("", "join"),
 		renew:   one(script.WhenFull, "renew"),
 		release: one(script.WhenFull, "release"),
 		inspect: one("", "inspect"),
@@ -40,6 +39,14 @@ func load(layout string) *scripts {
 // call returns a call of a script for the request with that ID.
 func (b *Backend) call(s *script.Script, name, id string, args ...any) *script.Call {
 	return &script.Call{Script: s, Keys: b.layout.keys(name, id), Args: append([]any{id}, args...)}
+}
+
+// withoutTombstone is for a call that does not touch the tombstone: it names the key of the lock
+// instead. While a slot of a Cluster moves, a node refuses calls with a key that it does not have,
+// and hardly any tombstone is there.
+func withoutTombstone(c *script.Call) *script.Call {
+	c.Keys[1] = c.Keys[0]
+	return c
 }
 
 // millis rounds up: a request is never kept for less than it is trusted.

@@ -11,15 +11,19 @@ import (
 )
 
 // dialer returns a function that connects to a server, with TLS if secure is not nil. It does the
-// same as the client library, with two differences: each handshake uses the current certificates,
-// and errors say what failed, where the library only reports a timeout.
+// same as the client library, with three differences: each handshake uses the current certificates,
+// errors say what failed, where the library only reports a timeout, and no password is read from
+// the connection.
 func dialer(timeout time.Duration, secure *driver.TLS) func(context.Context, string, string) (net.Conn, error) {
 	timeout = timeout * 9 / 10 // sooner than the library's, which has no reason
 	d := &net.Dialer{Timeout: timeout, KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 30 * time.Second, Interval: 5 * time.Second, Count: 3}}
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		conn, err := d.DialContext(ctx, network, addr)
-		if err != nil || secure == nil {
-			return conn, err
+		switch {
+		case err != nil:
+			return nil, err
+		case secure == nil:
+			return guard(conn), nil
 		}
 		c, err := secure.Config(addr)
 		if err != nil {
@@ -33,7 +37,7 @@ func dialer(timeout time.Duration, secure *driver.TLS) func(context.Context, str
 			conn.Close()
 			return nil, &net.OpError{Op: "dial", Net: network, Addr: conn.RemoteAddr(), Err: &HandshakeError{err}}
 		}
-		return t, nil
+		return guard(t), nil
 	}
 }
 

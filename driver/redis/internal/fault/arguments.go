@@ -2,23 +2,21 @@ package fault
 
 import (
 	"errors"
-	"regexp"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/dlock-go/dlock/driver/redis/internal/conn"
 )
 
-// arguments matches the text that a server or a proxy adds when it refuses an unknown command. Of
-// AUTH and HELLO it includes a password.
-var arguments = regexp.MustCompile(`,? with args beginning with:[^\n]*`)
-
 // WithoutArguments returns err, or, if it repeats the arguments of a command, an error without
-// them. The chain of err would show the arguments again, so that error keeps only the text and
-// whether it is an answer of the server.
+// them. Of AUTH and HELLO they include a password; the connections of a caller's own client do not
+// leave it out. The chain of err would show the arguments again, so that error keeps only the text
+// and whether it is an answer of the server.
 func WithoutArguments(err error) error {
 	if err == nil {
 		return nil
 	}
-	text := arguments.ReplaceAllString(err.Error(), "")
+	text := conn.WithoutArguments(err.Error())
 	switch {
 	case text == err.Error():
 		return err

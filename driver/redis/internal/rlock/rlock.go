@@ -50,6 +50,9 @@ func Parse(prefix, key, field string, fenced, cluster bool) (*Layout, error) {
 	if strings.Count(field, "{id}") != 1 || strings.Count(field, "{client}") > 1 || strings.ContainsAny(rest, "{}") {
 		return nil, fmt.Errorf("%w field: want {id} once, {client} at most once, and no other braces, as in %q", driver.ErrInvalid, defaultField)
 	}
+	if strings.HasPrefix(field, OfMember) {
+		return nil, fmt.Errorf("%w field: it begins with %q, as the fields do that dlock keeps for itself; want one as in %q", driver.ErrInvalid, OfMember, defaultField)
+	}
 	return &Layout{before, after, field, fenced, cluster}, nil
 }
 
@@ -125,10 +128,11 @@ func tag(key string) string {
 	return key
 }
 
-// OfDlock is the field that only holds of dlock have, beside that of the holder.
-const OfDlock = "dlock"
+// OfMember is how the fields begin that only holds of dlock have, beside the one for peers. The ID
+// of a member follows.
+const OfMember = "dlock "
 
-// Field returns the field under which a request has the lock.
+// Field returns the field under which a request has the lock, for peers.
 func (l *Layout) Field(r driver.Request) string {
 	return strings.NewReplacer("{id}", r.ID.String(), "{client}", uuid(r.Client)).Replace(l.field)
 }
@@ -151,7 +155,7 @@ func (l *Layout) Needs() survey.Needs {
 			{"eval", "return 1", 1, key},
 			{"evalsha", strings.Repeat("0", 40), 1, key},
 			{"time"},
-			{"hexists", key, "-"},
+			{"hget", key, "-"},
 			{"hlen", key},
 			{"hgetall", key},
 			{"hset", key, "-", "", "-"}, // a value is missing

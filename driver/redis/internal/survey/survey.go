@@ -104,7 +104,6 @@ func Strings(keys ...string) [][]any {
 			[]any{"set", key, "", "xx", "px", 60_000},
 			[]any{"get", key},
 			[]any{"exists", key},
-			[]any{"pexpire", key, 60_000},
 			[]any{"pttl", key},
 			[]any{"del", key})
 	}

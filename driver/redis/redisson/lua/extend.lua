@@ -1,6 +1,7 @@
 -- ARGV[2]  ttl (ms)
 --
 -- Returns 1 if the request has the lock, else 0. It never takes the lock.
-if not mine() then return 0 end
-extend(ARGV[2])
+local m = mine()
+if not m then return 0 end
+extend(m, tonumber(ARGV[2]))
 return 1

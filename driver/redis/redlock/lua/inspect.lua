@@ -1,16 +1,10 @@
--- Returns {} if there is no holder, else {id, flag, ttl (ms), client and label, ms left to the
--- hold, ms since it was granted}, followed by the id and the ms left of each fixed request that
--- joined the holder. Numbers that may be large are text. If the holder is a peer's, it returns its
--- value, "f", and ms left to it, or -1 if it has no expiry.
-local h = read()
-if not h then return {} end
-if h.foreign then return {h.id, 'f', left(h)} end
-local ms, k = left(h), readKept(h)
-if not k then ms = math.min(ms, tonumber(h.ttl)) end
-local t = now()
-local reply = {h.id, h.flag, h.ttl, h.rest, ms, int(math.max(0, t - h.since))}
-for id, stop in pairs(k and k.ids or {}) do
-  reply[#reply + 1] = id
-  reply[#reply + 1] = math.max(0, stop - t)
+-- Returns the members: for each its id, owner, mode, flags, ttl (ms), client, label, the ms left to
+-- it, not more than its TTL, and the ms since it was granted. If the lock is a peer's, it returns
+-- its value, "f", and the ms left to it, or -1 if it has no expiry.
+if alien then return {alien, 'f', redis.call('PTTL', KEYS[1])} end
+local reply = {}
+for i, m in ipairs(members) do
+  local left, age = math.min(m.till - now, m.ttl), math.max(0, now - m.since)
+  reply[i] = {m.id, m.owner, m.mode, m.flags, tonumber(m.ttl), m.client, m.label, left, age}
 end
 return reply

@@ -1,42 +1,30 @@
--- The keys of the format setnx: that of the holder has nothing but the holder's ID, as other
--- software has it. What dlock keeps beside stands in keys of its own, in the same slot.
+-- The keys of the format setnx: that of the lock has nothing but an ID, as other software has it.
+-- What dlock keeps stands in a key of its own, in the same slot.
 --
--- KEYS[1]  the holder, a string that expires with it: its ID. Any other value is a peer's, and is
---          never changed.
--- KEYS[4]  what else dlock knows of its holder, a string that expires with it, in the same form as
---          in dlock's own layout:
---          !1 ID flag ttl(ms) since(ms) client label
---          It counts only while its ID is the value of KEYS[1]. In every format it begins with the
---          format and the ID.
+-- KEYS[1]  the ID of the first member. Any other value is a peer's, and is never changed.
+-- KEYS[3]  the members. They count only while the ID of the first is the value of KEYS[1].
+--
+-- Both expire with the last of the members.
 
--- read returns the holder, or nil. foreign says that it is a peer's, as far as the master knows.
--- If KEYS[4] is gone, that is also said of a holder of dlock. Its own client knows better, from the
--- ID.
-local function read()
+-- load returns the members that are stored, expired ones too; nil if there are none. Else, if the
+-- lock is held all the same, it returns the value of its key: it is a peer's, as far as the master
+-- knows. If KEYS[3] is gone, that is also said of a member of dlock. Its own client knows better,
+-- from the ID.
+local function load()
   local id = redis.call('GET', KEYS[1])
   if not id then return nil end
-  local format, owner, rest = string.match(redis.call('GET', KEYS[4]) or '', '^!(%d+) (%x+) (.*)$')
-  if owner ~= id then
-    return {foreign = true, id = id, flag = '-', ttl = '0', since = int(now()), rest = string.rep('0', 32) .. ' '}
-  end
-  if '!' .. format ~= FORMAT then otherFormat(KEYS[4], format) end
-  local h = {id = id}
-  h.flag, h.ttl, h.since, h.rest = string.match(rest, '^([-b]) (%d+) (%d+) (.*)$')
-  return h
+  local text = redis.call('GET', KEYS[3]) or ''
+  if string.match(text, '^!%d+ (%x+)') ~= id then return nil, id end
+  local list = parse(KEYS[3], text)
+  if not list then error('the value of ' .. KEYS[3] .. ' is not of dlock') end
+  return list
 end
 
--- write stores the holder. The other arguments are those that follow the value in SET.
-local function write(h, ...)
-  redis.call('SET', KEYS[1], h.id, ...)
-  redis.call('SET', KEYS[4], text(h), ...)
+-- store replaces what is stored. id is the first member's.
+local function store(id, text, ms)
+  redis.call('SET', KEYS[1], id, 'PX', ms)
+  redis.call('SET', KEYS[3], text, 'PX', ms)
 end
 
--- expire makes the holder expire in ms, a text. It returns 1 if there is one, else 0.
-local function expire(ms)
-  local there = redis.call('PEXPIRE', KEYS[1], ms)
-  redis.call('PEXPIRE', KEYS[4], ms)
-  return there
-end
-
--- delete removes the holder and what joined it.
-local function delete() redis.call('DEL', KEYS[1], KEYS[3], KEYS[4]) end
+-- delete removes what is stored.
+local function delete() redis.call('DEL', KEYS[1], KEYS[3]) end
