@@ -6,7 +6,7 @@ export GOWORK := off
 
 .PHONY: help
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: demo
 demo: ## run the flash sale, without a lock and under dlock; ARGS="--url …" adds flags
@@ -23,6 +23,16 @@ test: ## in about twenty minutes, twice that on a slow machine: all that CI runs
 .PHONY: long
 long: ## before a release and after a change to a protocol: all laws on all set-ups, long histories, long storms
 	@exec scripts/check.sh long $(ONLY)
+
+.PHONY: storm
+storm: ## attack a backend while servers, networks and processes fail, and draw what happened: BACKEND=redis MINUTES=10 SEED=1 (docs/storm.md)
+	@go build -C conformance/containers -race -o "$(CURDIR)/.bin/storm" ./storm && \
+	  TESTCONTAINERS_RYUK_DISABLED=true TESTCONTAINERS_HOST_OVERRIDE=127.0.0.1 exec .bin/storm \
+	  -backend "$(or $(BACKEND),memory)" -minutes "$(or $(MINUTES),1)" -seed "$(or $(SEED),0)" $(ARGS)
+
+.PHONY: mutants
+mutants: ## prove the tests by planted bugs, each of which one of them has to catch; ONLY=mysql plants those of a part
+	@go run ./conformance/mutants -only "$(ONLY)"
 
 .PHONY: bench
 bench: ## in some minutes, on a quiet machine: measure dlock and its peers side by side; ARGS="-on redis -what handoffs" selects

@@ -177,7 +177,8 @@ func (c *Client) List(ctx context.Context) ([]string, error) {
 }
 
 // Break ends the hold of that name with the token t, which [Client.Inspect] shows, and never the
-// hold of a successor. Where Capabilities.Fencing is false, t is 0 and means the present holder.
+// hold of a successor. Where Capabilities.Fencing is false, t is 0 and means the present holder, or
+// all readers that hold the lock.
 // The hold can no longer be renewed or joined and expires within its TTL; its holder learns of that
 // by then. With [Force] it ends now.
 //

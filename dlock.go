@@ -1,6 +1,6 @@
 // Package dlock provides distributed locks with one API, [Mutex], over the service that a team
-// already runs: Redis, MySQL, MariaDB, ZooKeeper or etcd; or in a directory or in memory, without a
-// service.
+// already runs: Redis, MySQL, MariaDB, PostgreSQL, ZooKeeper or etcd; or in a directory or in
+// memory, without a service.
 //
 //	client, err := dlock.Open(ctx, "redis://localhost:6379/0?ttl=30s")
 //	if err != nil { … }

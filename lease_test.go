@@ -215,10 +215,18 @@ func TestLossNeverClosesAReleasedLease(t *testing.T) {
 		b.renew = hungRenew
 		outer := mustLock(t, c.Mutex("a"), t.Context())
 		inner := mustLock(t, c.Mutex("a"), outer.Context(t.Context()))
+		watched, seen := mustLock(t, c.Mutex("a"), outer.Context(t.Context())), false
+		lost := watched.Lost()
 		mustUnlock(t, inner)
+		mustUnlock(t, watched)
 		<-outer.Lost()
 		synctest.Wait()
-		if isLost(inner) {
+		select {
+		case <-lost:
+			seen = true
+		default:
+		}
+		if isLost(inner) || isLost(watched) || seen {
 			t.Error("the inner lease was released before the loss")
 		}
 	})
@@ -289,6 +297,41 @@ func TestAFixedLeaseStandsUntilItsTime(t *testing.T) {
 			t.Errorf("%d releases when its time has passed", n)
 		}
 		mustUnlock(t, next)
+	})
+}
+
+// TestAFixedLeaseStandsAsLongAsTheServiceCounts: the service counts from when the request arrives,
+// and the client that ends the lease does not do so before.
+func TestAFixedLeaseStandsAsLongAsTheServiceCounts(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		const d, under = time.Minute, 3 * time.Second // the way to the service takes that long
+		space := new(memory.Space)
+		b := &hooked{Backend: newMemory(space)}
+		b.acquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) {
+			sent := time.Now()
+			time.Sleep(under)
+			g, err := b.Backend.Acquire(ctx, r)
+			g.SentAt = sent
+			return g, err
+		}
+		c, other := newOn(t, b), newOn(t, newMemory(space))
+		for what, keep := range map[string]func(){
+			"a fixed lease": func() { mustLock(t, c.Mutex("a", FixedLease(d)), t.Context()) },
+			"UnlockAfter": func() {
+				if err := mustLock(t, c.Mutex("a"), t.Context()).UnlockAfter(t.Context(), d); err != nil {
+					t.Fatal(err)
+				}
+			},
+		} {
+			keep()
+			granted := time.Now()
+			next := mustLock(t, other.Mutex("a"), t.Context())
+			if in := time.Since(granted); in != d {
+				t.Errorf("%s: the next is in %s after the service began to count, want %s", what, in, d)
+			}
+			mustUnlock(t, next)
+			time.Sleep(time.Second) // what the client has to release is released
+		}
 	})
 }
 

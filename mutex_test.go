@@ -279,8 +279,14 @@ func TestErrorsOfTheContext(t *testing.T) {
 func TestABackendWithoutQueueIsWaitedForWithJitter(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		c, b := newHooked(t)
+		var last time.Time
+		pauses := map[time.Duration]bool{}
 		b.acquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) {
 			wait := r.Wait
+			if wait && !last.IsZero() {
+				pauses[time.Since(last)] = true
+			}
+			last = time.Now()
 			r.Wait = false
 			g, err := b.Backend.Acquire(ctx, r)
 			if wait && errors.Is(err, ErrHeld) {
@@ -303,6 +309,9 @@ func TestABackendWithoutQueueIsWaitedForWithJitter(t *testing.T) {
 		}
 		if n := b.acquires.Load(); n < 60 || n > 200 {
 			t.Errorf("%d attempts in 10s at 100 ms", n)
+		}
+		if len(pauses) < 30 {
+			t.Errorf("the pauses between the attempts are always the same: %v", pauses)
 		}
 		_, err := c.Mutex("a").TryLock(t.Context())
 		wantErr(t, err, ErrHeld)
@@ -350,8 +359,12 @@ func TestAGrantThatArrivesAfterItsTTLIsNoLease(t *testing.T) {
 
 func TestARequestLostWhileItWaitsTakesANewPlace(t *testing.T) {
 	c, b := newHooked(t)
-	lose := 2
+	lose, sent := 2, map[driver.ID]bool{}
 	b.acquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) {
+		if sent[r.ID] || r.Owner != r.ID {
+			t.Errorf("request %s of owner %s was sent again", r.ID, r.Owner)
+		}
+		sent[r.ID] = true
 		if lose > 0 {
 			lose--
 			return driver.Grant{}, ErrLost
@@ -462,12 +475,14 @@ func TestNothingJoinsAHoldThatItsClientDoesNotTrust(t *testing.T) {
 	late := time.Duration(0)
 	one := newOn(t, newMemory(space), TTL(time.Hour), clock(func() time.Time { return time.Now().Add(late) }))
 	two := newOn(t, newMemory(space))
+	soon, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
 	for what, lock := range map[string]func(context.Context) (*Lease, error){
 		"same mode":      one.Mutex("a").Lock,
 		"other mode":     one.RWMutex("a").Read().Lock,
 		"another client": two.Mutex("a").Lock,
 	} {
-		l := mustLock(t, one.Mutex("a"), t.Context())
+		l := mustLock(t, one.Mutex("a"), soon)
 		ctx := context.WithoutCancel(l.Context(t.Context()))
 		late = time.Hour // as if the timer were late
 		_, err := lock(ctx)
@@ -476,7 +491,7 @@ func TestNothingJoinsAHoldThatItsClientDoesNotTrust(t *testing.T) {
 			t.Fatalf("%s: %v; want ErrLost", what, err) // the next would wait for it for ever
 		}
 	}
-	l := mustLock(t, one.Mutex("a"), t.Context())
+	l := mustLock(t, one.Mutex("a"), soon)
 	ctx := context.WithoutCancel(l.Context(t.Context()))
 	one.Close()
 	_, err := two.Mutex("a").Lock(ctx)

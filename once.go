@@ -176,6 +176,6 @@ func (s *share) keep(ctx context.Context, d time.Duration) (undo func(), err err
 	if err != nil {
 		return nil, explain(b, s.orEnd(err))
 	}
-	c.holds.ReleaseAt(g.SentAt.Add(max(g.TTL, d)), r)
+	c.holds.ReleaseAt(time.Now().Add(max(g.TTL, d)), r) // the service began to count before
 	return func() { c.holds.ReleaseLater(r) }, nil
 }

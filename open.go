@@ -215,7 +215,7 @@ func joined(raw string) bool {
 var address = regexp.MustCompile(`\s[\w.-]+:\d+(/|$)`)
 
 // ports has the schemes of the services that listen on these ports by default.
-var ports = map[string]string{"6379": "redis", "3306": "mysql", "2181": "zookeeper", "2379": "etcd"}
+var ports = map[string]string{"6379": "redis", "3306": "mysql", "5432": "postgres", "2181": "zookeeper", "2379": "etcd"}
 
 // withScheme returns the URL that an address or a path without a scheme probably means; "" if raw
 // is neither. It repeats no more of raw than the address: the rest may have a password.

@@ -55,6 +55,7 @@ func TestOpenRefuses(t *testing.T) {
 		{"nosuch://h", "memory"}, // the known ones are listed
 		{"localhost:6379", "no scheme; did you mean redis://localhost:6379?"},
 		{"localhost:3306/shop?timeout=1s", "no scheme; did you mean mysql://localhost:3306?"},
+		{"localhost:5432/shop", "no scheme; did you mean postgres://localhost:5432?"},
 		{"10.0.0.5:2181,10.0.0.6:2181/locks", "no scheme; did you mean zookeeper://10.0.0.5:2181?"},
 		{"[::1]:2379", "no scheme; did you mean etcd://[::1]:2379?"},
 		{"redis:6379", "no scheme; did you mean redis://redis:6379?"},
@@ -71,6 +72,7 @@ func TestOpenRefuses(t *testing.T) {
 		{"redis://h", `import _ "github.com/dlock-go/dlock/driver/redis"`},
 		{"rediss+sentinel://h", `import _ "github.com/dlock-go/dlock/driver/redis"`},
 		{"mariadb://h", `import _ "github.com/dlock-go/dlock/driver/mysql"`},
+		{"postgresql://h", `import _ "github.com/dlock-go/dlock/driver/postgres"`},
 		{"zks://h", `import _ "github.com/dlock-go/dlock/driver/zookeeper"`},
 		{"reids://h", `did you mean "redis"? Its driver is not imported; import _ "github.com/dlock-go/dlock/driver/redis"`},
 		{"memroy:a", `did you mean "memory"?`},

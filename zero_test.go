@@ -67,6 +67,7 @@ var zeroes = map[string]any{
 	"driver/adapt.Namer":     "is the program's own",
 	"driver/adapt.Fencer":    "is the program's own",
 	"driver/adapt.Waker":     "is the program's own",
+	"driver/adapt.Sharer":    "is the program's own",
 
 	"driver/file.Options":   "is useful",
 	"driver/memory.Options": "is useful",

@@ -173,7 +173,7 @@ var broken = []struct {
 	{noDowngrade, "downgrade", ""},
 	{twiceIsTwo, "same-request", "break-release-known proof-before trust-within-ttl raise"},
 	{twiceWaitsTwice, "same-request-waiting", ""},
-	{releasesAny, "same-release expired-powerless", "break-force late-grant unlock-cut-off wait-says-why election break-force-known tokens-grow"},
+	{releasesAny, "same-release expired-powerless", "break-force late-grant unlock-cut-off wait-says-why election break-force-known tokens-grow unlock-after fixed once"},
 	{noTombstones, "late-duplicate late-copy", "cancel-cut-off expired-resume wait-says-why"},
 	{foldsCase, "names", ""},
 	{trimsSpace, "names", ""},

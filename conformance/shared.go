@@ -119,7 +119,9 @@ func semaphoreSmallest(e *env) {
 	e.unlock(l1)
 	e.mustBeHeld(small, "two others hold, and its limit is 2")
 	e.unlock(l2)
-	e.unlock(e.try(small))
+	s = e.try(small)
+	e.mustBeHeld(large, "an owner with limit 2 is the second of two")
+	e.unlock(s)
 	e.unlock(l3)
 	e.becomes(name, 0, 0)
 }

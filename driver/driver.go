@@ -153,7 +153,7 @@ type Breaker interface {
 	// requests, even if their renewal was refused before. With force it is removed now, and the
 	// clients that held it are notified within a second, through [Notifier]. Break fails with
 	// [ErrNotHeld], and changes nothing, if no hold has that token (any more). Without fencing, t
-	// is 0 and means the one holder.
+	// is 0 and means everything that holds the name: one owner, or all readers.
 	Break(ctx context.Context, name string, t Token, force bool) error
 }
 
@@ -317,6 +317,12 @@ type Capabilities struct {
 	Joins      bool // an owner can be handed to another client
 	Inspect    bool // queues can be read
 	Durable    bool // holds outlive a restart of the service
+
+	// No grant is lost when a server of the service fails and another one takes over; this holds
+	// too where none can. If it is not set, the server that takes over may not know the last
+	// grants. It may let a second holder in while the first one trusts its hold, and then only the
+	// resource can refuse one of them, by its token.
+	FailoverSafe bool
 
 	// the service ends a fixed lease even if the client is stopped; otherwise only the client does
 	ServerEndsFixed bool

@@ -111,6 +111,7 @@ var ours = map[string][]string{
 	"file":          {"file"},
 	"memory":        {"memory"},
 	"mysql":         {"mysql", "mysqls", "mariadb", "mariadbs"},
+	"postgres":      {"postgres", "postgresql"},
 	"redis":         {"redis", "rediss", "redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster"},
 	"redis/redlock": {"redlock", "redlocks"},
 	"zookeeper":     {"zookeeper", "zookeepers", "zk", "zks"},

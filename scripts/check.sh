@@ -25,7 +25,7 @@ test) ;;
 long) patience=60m && export DLOCK_TEST_LONG=1 ;;
 *) size= ;;
 esac
-readonly large='mysql zookeeper redis moving etcd redlock' # services, the slowest first
+readonly large='mysql postgres zookeeper redis moving etcd redlock' # services, the slowest first
 readonly parts="units $large others"
 case $part in
 '') ;;

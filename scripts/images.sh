@@ -87,12 +87,13 @@ build() {
   kazoo) image dlock-test/kazoo:2 trixie python3-kazoo ;;
   etcd) image dlock-test/etcd:3.5-ctl trixie etcd-server,etcd-client ;;
   postgres) image dlock-test/postgres:17 trixie postgresql-17 ;;
+  pgbouncer) image dlock-test/pgbouncer:1 trixie pgbouncer ;;
   chromium) image dlock-test/chromium:1 trixie chromium-headless-shell ;;
   *) say "no image is called $1" && exit 2 ;;
   esac
 }
 
-[ $# -gt 0 ] || set -- redis valkey redispy mysql mariadb zookeeper curator kazoo etcd postgres chromium
+[ $# -gt 0 ] || set -- redis valkey redispy mysql mariadb zookeeper curator kazoo etcd postgres pgbouncer chromium
 pids=
 for name; do
   alone "$name" build "$name" &

@@ -113,7 +113,7 @@ func TestCheckIsBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	for _, scheme := range []string{"redis", "mysql", "etcd", "zk"} {
+	for _, scheme := range []string{"redis", "mysql", "postgres", "etcd", "zk"} {
 		t.Run(scheme, func(t *testing.T) {
 			t.Parallel()
 			out, _ := atURL(t, scheme+"://"+l.Addr().String()+"/0", 1, "check")
@@ -176,8 +176,14 @@ func TestMigrateHasNothingToDo(t *testing.T) {
 	if i, j := strings.Index(down, "DROP TABLE IF EXISTS dlock_requests;"), strings.Index(down, "DROP TABLE IF EXISTS dlock_locks;"); i < 0 || j < i {
 		t.Error(down)
 	}
+	up, _ = atURL(t, "postgres://u:canary@h/d", 0, "migrate", "--print")
+	wantText(t, up, "prefix bytea", "-- 20261129000003_dlock_ended.up.sql\nCREATE INDEX IF NOT EXISTS dlock_requests_ended")
 	for _, c := range []struct{ url, args, want string }{
 		{"nosuch://u:canary@h", "migrate", "unknown scheme"},
+		{"postgresql://u:canary@h", "migrate", "name the database"},
+		{"postgres://u:canary@h/d?nosuch=1", "migrate", "unknown parameter"},
+		{"postgres://u:canary@h:x/d", "migrate", "want postgres://"},
+		{"postgres://u:canary@h/d", "migrate --down", "--yes removes the tables"},
 		{"mysql://u:canary@h/d", "migrate --down", "--yes removes the tables"},
 		{"mysql://u:canary@h/d", "migrate --force", "with --down only"},
 		{"mysql://u:canary@h", "migrate", "name the database"},
@@ -187,8 +193,10 @@ func TestMigrateHasNothingToDo(t *testing.T) {
 		_, errOut := atURL(t, c.url, 2, strings.Fields(c.args)...)
 		wantText(t, errOut, c.want)
 	}
-	_, errOut := atURL(t, "mysql://u:canary@127.0.0.1:1/d", 1, "migrate")
-	wantText(t, errOut, "127.0.0.1:1")
+	for _, scheme := range []string{"mysql", "postgres"} {
+		_, errOut := atURL(t, scheme+"://u:canary@127.0.0.1:1/d", 1, "migrate")
+		wantText(t, errOut, "127.0.0.1:1")
+	}
 }
 
 func TestBenchOnAFolder(t *testing.T) {

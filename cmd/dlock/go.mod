@@ -12,12 +12,21 @@ require (
 )
 
 require (
+	github.com/jackc/pgpassfile v1.0.0 // indirect
+	github.com/jackc/pgservicefile v0.0.0-20240606120523-5a60cdf6a761 // indirect
+	github.com/jackc/pgx/v5 v5.12.0 // indirect
+	github.com/jackc/puddle/v2 v2.2.3 // indirect
+	golang.org/x/sync v0.24.0 // indirect
+)
+
+require (
 	filippo.io/edwards25519 v1.2.0 // indirect
 	github.com/cespare/xxhash/v2 v2.3.0 // indirect
 	github.com/coreos/go-semver v0.3.1 // indirect
 	github.com/coreos/go-systemd/v22 v22.7.0 // indirect
 	github.com/dlock-go/dlock/driver/etcd v0.0.0 // indirect
 	github.com/dlock-go/dlock/driver/mysql v0.0.0
+	github.com/dlock-go/dlock/driver/postgres v0.0.0
 	github.com/dlock-go/dlock/driver/redis v0.0.0 // indirect
 	github.com/dlock-go/dlock/driver/zookeeper v0.0.0 // indirect
 	github.com/go-sql-driver/mysql v1.10.1 // indirect
@@ -46,6 +55,7 @@ replace (
 	github.com/dlock-go/dlock/driver/all => ../../driver/all
 	github.com/dlock-go/dlock/driver/etcd => ../../driver/etcd
 	github.com/dlock-go/dlock/driver/mysql => ../../driver/mysql
+	github.com/dlock-go/dlock/driver/postgres => ../../driver/postgres
 	github.com/dlock-go/dlock/driver/redis => ../../driver/redis
 	github.com/dlock-go/dlock/driver/zookeeper => ../../driver/zookeeper
 )

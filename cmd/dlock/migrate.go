@@ -14,6 +14,7 @@ import (
 
 	"github.com/dlock-go/dlock/driver"
 	"github.com/dlock-go/dlock/driver/mysql"
+	"github.com/dlock-go/dlock/driver/postgres"
 	"github.com/dlock-go/dlock/migrations"
 )
 
@@ -21,29 +22,32 @@ func newMigrate() *cobra.Command {
 	b, m := backend{}, migration{}
 	cmd := &cobra.Command{
 		Use:   "migrate [flags] [URL]",
-		Short: "Create, remove or print the tables that MySQL needs",
-		Long: `Create the two tables that dlock needs in a database of MySQL or MariaDB, if they are missing. Other
-backends need no tables. The command fails if there are tables of another version. Several
-migrations may run at once. The user needs CREATE and SELECT, and for --down SELECT, DROP and LOCK
-TABLES; programs that lock need SELECT, INSERT, UPDATE and DELETE.
+		Short: "Create, remove or print the tables that MySQL and PostgreSQL need",
+		Long: `Create the two tables that dlock needs in a database of MySQL, MariaDB or PostgreSQL, if they are
+missing. Other backends need no tables. The command fails if there are tables of another version.
+Several migrations may run at once. On MySQL and MariaDB the user needs CREATE and SELECT, and for
+--down SELECT, DROP and LOCK TABLES. On PostgreSQL it needs USAGE and CREATE on the schema, and for
+--down it has to own the tables. Programs that lock need SELECT, INSERT, UPDATE and DELETE.
 
 --down removes the tables. It asks for confirmation; without a terminal it needs --yes. It refuses
 while a lock is held or waited for, unless --force is given: then those locks are lost. The last
 fencing tokens are removed too; later ones are greater unless the server's clock is set back.
 
---print writes the statements for another tool, and contacts no server.
+--print writes the statements for another tool, and contacts no server. They are those for the
+database of the URL, and for MySQL and MariaDB without a URL.
 
 Exit status: 0; 1 if something failed, if the answer was no, or if --down refused; 2 for wrong
 flags or a wrong URL, or if --yes is needed and missing.`,
 		Example: `  DLOCK_URL=mysql://admin:secret@db/app dlock migrate
   dlock migrate --print | mysql app
+  dlock migrate --print postgres://db/app | psql app
   dlock migrate --down mysql://admin@db/app`,
 		Args: maybeArg("URL"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if m.print {
-				return m.write(cmd.OutOrStdout())
-			}
 			rawURL, err := b.given(args)
+			if m.print && (err == nil || len(args) == 0) {
+				return m.write(rawURL, cmd.OutOrStdout())
+			}
 			if err != nil {
 				return err
 			}
@@ -59,6 +63,25 @@ flags or a wrong URL, or if --yes is needed and missing.`,
 	return cmd
 }
 
+// schema is a driver that needs tables.
+type schema struct {
+	folder  string // of package migrations
+	open    func(rawURL string) (*sql.DB, error)
+	migrate func(context.Context, *sql.DB) error
+	revert  func(ctx context.Context, db *sql.DB, force bool) error
+}
+
+// schemaOf returns the driver of the scheme; nil: it needs no tables.
+func schemaOf(scheme string) *schema {
+	switch scheme {
+	case "mysql", "mysqls", "mariadb", "mariadbs":
+		return &schema{"mysql", mysql.OpenDB, mysql.Migrate, mysql.Revert}
+	case "postgres", "postgresql":
+		return &schema{"postgres", postgres.OpenDB, postgres.Migrate, postgres.Revert}
+	}
+	return nil
+}
+
 // migration has the flags.
 type migration struct{ down, print, force, yes bool }
 
@@ -67,29 +90,30 @@ func (m migration) run(ctx context.Context, rawURL string, in io.Reader, out io.
 		return usage("--force and --yes are allowed with --down only")
 	}
 	scheme, _, _ := strings.Cut(rawURL, ":")
-	if !strings.HasPrefix(scheme, "mysql") && !strings.HasPrefix(scheme, "mariadb") {
+	of := schemaOf(scheme)
+	if of == nil {
 		if driver.Lookup(scheme) == nil {
 			return usage("unknown scheme %q; known here: %s", printable(scheme), strings.Join(driver.Schemes(), ", "))
 		}
 		fmt.Fprintf(out, "%s needs no tables: there is nothing to migrate\n", scheme)
 		return nil
 	}
-	db, err := mysql.OpenDB(rawURL)
+	db, err := of.open(rawURL)
 	if err != nil {
 		return err
 	}
 	defer db.Close()
 	if m.down {
-		return m.remove(ctx, db, in, out)
+		return m.remove(ctx, of, db, in, out)
 	}
-	if err := mysql.Migrate(ctx, db); err != nil {
+	if err := of.migrate(ctx, db); err != nil {
 		return err
 	}
 	fmt.Fprintln(out, "the tables exist")
 	return nil
 }
 
-func (m migration) remove(ctx context.Context, db *sql.DB, in io.Reader, out io.Writer) error {
+func (m migration) remove(ctx context.Context, of *schema, db *sql.DB, in io.Reader, out io.Writer) error {
 	if !m.yes {
 		if !askable(in) {
 			return usage("no terminal to ask for confirmation; --yes removes the tables without asking")
@@ -98,18 +122,23 @@ func (m migration) remove(ctx context.Context, db *sql.DB, in io.Reader, out io.
 			return err
 		}
 	}
-	if err := mysql.Revert(ctx, db, m.force); err != nil {
+	if err := of.revert(ctx, db, m.force); err != nil {
 		return err
 	}
 	fmt.Fprintln(out, "the tables are removed")
 	return nil
 }
 
-// write writes the statements in the order in which they have to be run.
-func (m migration) write(out io.Writer) error {
-	pattern := "mysql/*.up.sql"
+// write writes the statements in the order in which they have to be run. An empty URL means MySQL.
+func (m migration) write(rawURL string, out io.Writer) error {
+	scheme, _, _ := strings.Cut(rawURL, ":")
+	of := schemaOf(scheme)
+	if of == nil {
+		of = schemaOf("mysql")
+	}
+	pattern := of.folder + "/*.up.sql"
 	if m.down {
-		pattern = "mysql/*.down.sql"
+		pattern = of.folder + "/*.down.sql"
 	}
 	files, err := fs.Glob(migrations.Files, pattern)
 	if err != nil {

@@ -186,7 +186,7 @@ func (m *move) report(w io.Writer) error {
 	fmt.Fprintf(w, "OLD %s\nNEW %s\nnames in use: %d\n", old.title, new.title, m.names)
 	table(w, rows)
 	olds, news := len(old.alone) > 0, len(new.alone) > 0
-	if olds && old.client.Capabilities().Format == "get_lock" {
+	if format := old.client.Capabilities().Format; olds && (format == "get_lock" || format == "advisory") {
 		fmt.Fprintln(w, "OLD does not show which client has a lock: the holds of clients on both count as OLD alone.")
 	}
 	switch {

@@ -3,12 +3,14 @@ module github.com/dlock-go/dlock/conformance/containers
 go 1.26.0
 
 require (
+	github.com/anishathalye/porcupine v1.3.1
 	github.com/bsm/redislock v0.9.4
 	github.com/chromedp/cdproto v0.159.0
 	github.com/chromedp/chromedp v0.23.0
 	github.com/dlock-go/dlock v0.0.0
 	github.com/dlock-go/dlock/driver/etcd v0.0.0
 	github.com/dlock-go/dlock/driver/mysql v0.0.0
+	github.com/dlock-go/dlock/driver/postgres v0.0.0
 	github.com/dlock-go/dlock/driver/redis v0.0.0
 	github.com/dlock-go/dlock/driver/zookeeper v0.0.0
 	github.com/dlock-go/dlock/examples v0.0.0
@@ -25,6 +27,7 @@ require (
 	go.etcd.io/etcd/api/v3 v3.7.3
 	go.etcd.io/etcd/client/v3 v3.7.3
 	go.uber.org/zap v1.27.1
+	golang.org/x/sys v0.49.0
 	google.golang.org/grpc v1.83.2
 	modernc.org/sqlite v1.61.1
 )
@@ -69,6 +72,7 @@ require (
 	github.com/go-logr/stdr v1.2.2 // indirect
 	github.com/go-ole/go-ole v1.3.0 // indirect
 	github.com/google/uuid v1.6.0 // indirect
+	github.com/jackc/pgerrcode v0.0.0-20220416144525-469b46aa5efa // indirect
 	github.com/jackc/pgpassfile v1.0.0 // indirect
 	github.com/jackc/pgservicefile v0.0.0-20240606120523-5a60cdf6a761 // indirect
 	github.com/jackc/puddle/v2 v2.2.3 // indirect
@@ -102,7 +106,6 @@ require (
 	go.uber.org/atomic v1.12.0 // indirect
 	go.yaml.in/yaml/v3 v3.0.5 // indirect
 	golang.org/x/crypto v0.58.0 // indirect
-	golang.org/x/sys v0.49.0 // indirect
 	modernc.org/libc v1.79.0 // indirect
 	modernc.org/mathutil v1.7.1 // indirect
 	modernc.org/memory v1.12.1 // indirect
@@ -112,6 +115,7 @@ replace (
 	github.com/dlock-go/dlock => ../..
 	github.com/dlock-go/dlock/driver/etcd => ../../driver/etcd
 	github.com/dlock-go/dlock/driver/mysql => ../../driver/mysql
+	github.com/dlock-go/dlock/driver/postgres => ../../driver/postgres
 	github.com/dlock-go/dlock/driver/redis => ../../driver/redis
 	github.com/dlock-go/dlock/driver/zookeeper => ../../driver/zookeeper
 	github.com/dlock-go/dlock/examples => ../../examples

@@ -114,7 +114,8 @@ func newBackend(client *clientv3.Client, o Options) (*Backend, error) {
 		requests: map[driver.ID]*ownRequest{}, losses: map[driver.ID]*ownRequest{}, names: map[string]*nameState{},
 		caps: driver.Capabilities{
 			Backend: "etcd", Queue: true, Fencing: true, Shared: true, Semaphores: true, Joins: true,
-			Inspect: true, Durable: true, ServerEndsFixed: true, FixedOutlives: true, MinTTL: minTTL, MaxTTL: maxTTL,
+			Inspect: true, Durable: true, FailoverSafe: true,
+			ServerEndsFixed: true, FixedOutlives: true, MinTTL: minTTL, MaxTTL: maxTTL,
 		},
 	}
 	if keys != nil {

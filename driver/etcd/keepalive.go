@@ -36,7 +36,10 @@ func (k *keepAlives) send(ctx context.Context, id int64, tried map[*keepStream]b
 	answer := make(chan *pb.LeaseKeepAliveResponse, 1)
 	k.mu.Lock()
 	s := k.s
-	if s == nil || tried[s] { // the last caller that waits on that stream ends it
+	if s == nil || tried[s] {
+		if s != nil && s.asking == 0 { // otherwise the last caller that waits on it ends it
+			s.cancel()
+		}
 		s = k.open()
 	}
 	tried[s] = true

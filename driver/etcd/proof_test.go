@@ -159,3 +159,34 @@ func TestDeadMemberIsPassedOver(t *testing.T) {
 		})
 	}
 }
+
+// TestStreamThatIsReplacedAfterItsAnswer: a call that tries again just when its answer arrived
+// opens another stream, and the first one, for which no caller waits any more, ends.
+func TestStreamThatIsReplacedAfterItsAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, l, _ := holding(oneTerm())
+		defer b.life.End()
+		k, tried := &b.leases.keepAlives, map[*keepStream]bool{}
+		for range 3 {
+			if _, err := k.send(t.Context(), l.id, tried); err != nil {
+				t.Fatal(err)
+			}
+		}
+		synctest.Wait()
+		if len(tried) != 3 {
+			t.Fatalf("three attempts used %d streams", len(tried))
+		}
+		for s := range tried {
+			select {
+			case <-s.broken:
+				if s == k.s {
+					t.Error("the stream in use has ended")
+				}
+			default:
+				if s != k.s {
+					t.Error("a stream that is not used again is left open")
+				}
+			}
+		}
+	})
+}

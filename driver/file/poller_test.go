@@ -20,9 +20,13 @@ func TestKilledHolderFreesAtOnceWithoutAGuard(t *testing.T) {
 		dir := t.TempDir()
 		b, c, guard := openTest(t, dir), start(t, dir), start(t, dir)
 		c.do("acquire a 1h")
-		guard.send("acquire a 2s")
+		ttl := time.Hour
+		if stop {
+			ttl = 2 * time.Second
+		}
+		guard.send("acquire a %s", ttl)
 		eventually(t, "the guard waits", func() bool { return inspect(t, b, "a").Len() == 2 })
-		done := background(t, b, request("a", long))
+		done := background(t, b, request("a", time.Hour))
 		eventually(t, "it watches", func() bool {
 			s, err := b.read(slot("a"))
 			return err == nil && s.queue("a").guard() != 0 && s.queue("a").guard() != b.session.id

@@ -322,3 +322,34 @@ func TestReleaseGoesPastManyWhoAreOver(t *testing.T) {
 		})
 	}
 }
+
+// TestDeadWaitersDoNotPileUp: waiters that died behind one that lives are found by the updates of
+// other clients, a few at a time, although they block no request.
+func TestDeadWaitersDoNotPileUp(t *testing.T) {
+	const many = 40
+	dir, config := t.TempDir(), testConfig()
+	config.tick = time.Hour
+	b := openTestConfig(t, dir, config)
+	acquire(t, b, request("a", long))
+	background(t, b, request("a", long))
+	var dead []*Backend
+	for range many {
+		c := openTestConfig(t, dir, config)
+		background(t, c, request("a", long))
+		dead = append(dead, c)
+	}
+	for _, c := range dead {
+		die(t, c)
+	}
+	for range many / sample {
+		try := request("a", long)
+		try.Wait = false
+		if _, err := b.Acquire(t.Context(), try); !errors.Is(err, driver.ErrHeld) {
+			t.Fatal(err)
+		}
+	}
+	s, err := b.read(slot("a"))
+	if n := len(entries(s)); err != nil || n != 2 {
+		t.Errorf("%d requests are left, %v", n, err)
+	}
+}

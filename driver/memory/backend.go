@@ -62,6 +62,7 @@ func (b *Backend) Capabilities() driver.Capabilities {
 		Semaphores:      true,
 		Joins:           true,
 		Inspect:         true,
+		FailoverSafe:    true,
 		ServerEndsFixed: true,
 		FixedOutlives:   true,
 		MinTTL:          minTTL,

@@ -149,7 +149,7 @@ func newBackend(o options) (*Backend, error) {
 		remaining: map[*kept][]string{},
 		caps: driver.Capabilities{
 			Backend: o.scheme, Queue: true, Fencing: true, Shared: true, Semaphores: true, Joins: true, Inspect: true, Durable: true,
-			FixedOutlives: true, MaxFixed: maxFixed,
+			FailoverSafe: true, FixedOutlives: true, MaxFixed: maxFixed,
 		},
 	}
 	b.layout = native{b.root}

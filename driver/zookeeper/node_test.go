@@ -146,6 +146,10 @@ func TestPredecessor(t *testing.T) {
 	if before, ok := predecessor([]string{three, one, two}, three); !ok || before != two {
 		t.Errorf("%q waits for %q, %t", three, before, ok)
 	}
+	foreign := "w:" + strings.Repeat("x", 32) + ":0:0000000010"
+	if before, ok := predecessor([]string{three, one, foreign}, three); ok {
+		t.Errorf("%q waits for %q, which blocks no request", three, before)
+	}
 	r.Owner = driver.NewID()
 	if _, ok := predecessor([]string{one, two, stem(r) + "0000000012"}, two); ok {
 		t.Error("the short cut does not see a join")
@@ -167,10 +171,12 @@ func TestForeignNodes(t *testing.T) {
 }
 
 func TestOrder(t *testing.T) {
+	nodes := 0
 	at := func(seq int32, czxid int64) *node {
 		r := driver.Request{ID: driver.NewID()}
 		r.Owner = r.ID
-		return &node{seq: seq, czxid: czxid, entry: driver.Entry{Request: r}}
+		nodes++ // the beginning of a name says nothing: those that arrive later have smaller ones
+		return &node{name: fmt.Sprintf("w:%03d:0:%010d", 999-nodes, seq), seq: seq, czxid: czxid, entry: driver.Entry{Request: r}}
 	}
 	for name, ns := range map[string][]*node{
 		"numbers":             {at(3, 0), at(7, 0), at(math.MaxInt32-1, 0)},

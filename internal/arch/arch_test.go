@@ -109,6 +109,7 @@ var clients = map[string][]string{
 		"go.uber.org/zap", "go.uber.org/multierr", "golang.org/x/net", "golang.org/x/sys", "golang.org/x/text",
 	},
 	"mysql":     {"github.com/go-sql-driver/mysql", "filippo.io/edwards25519"},
+	"postgres":  {"github.com/jackc/pgx/v5", "github.com/jackc/pgpassfile", "github.com/jackc/pgservicefile", "github.com/jackc/puddle/v2", "golang.org/x/sync", "golang.org/x/text"},
 	"redis":     {"github.com/redis/go-redis/v9", "github.com/cespare/xxhash/v2", "github.com/zeebo/xxh3", "github.com/klauspost/cpuid/v2", "go.uber.org/atomic", "golang.org/x/sys"},
 	"zookeeper": {"github.com/go-zookeeper/zk"},
 }
@@ -153,11 +154,11 @@ func imports(t *testing.T, dir string) {
 				t.Errorf("%s depends on %s: it is an example for authors of drivers, which cannot import internal packages", p.ImportPath, i)
 			case p.ImportPath == module+"/driver/redis/fenceredis" && ours && driverOf(i) == "":
 				// no part of the driver: it has only the client library in common with it
-			case ours && d != "" && !contract(i) && driverOf(i) != d && !(d == "mysql" && i == module+"/migrations"):
+			case ours && d != "" && !contract(i) && driverOf(i) != d && !((d == "mysql" || d == "postgres") && i == module+"/migrations"):
 				t.Errorf("%s depends on %s: a driver depends on the contract alone", p.ImportPath, i)
 			case p.ImportPath == module+"/driver/redis/redlock" && i == module+"/driver/redis":
 				t.Errorf("%s depends on %s: they share internal packages alone, and formats of a URL are opened by driver/redis", p.ImportPath, i)
-			case i == module+"/driver/adapt" && (d == "mysql" || d == "redis"):
+			case i == module+"/driver/adapt" && (d == "mysql" || d == "postgres" || d == "redis"):
 				// it makes backends of the locks of other software
 			case driverOf(i) != "" && driverOf(i) != d && !(p.ImportPath == module+"/dlocktest" && i == module+"/driver/memory"):
 				t.Errorf("%s depends on the driver %s: users choose their drivers", p.ImportPath, i)

@@ -114,7 +114,7 @@ func TestPagesAreNarrow(t *testing.T) {
 // importPaths are the paths of the packages that pages use, by name.
 var importPaths = map[string]string{
 	"dlock": module, "driver": module + "/driver", "conformance": module + "/conformance", "migrations": module + "/migrations",
-	"memory": module + "/driver/memory", "file": module + "/driver/file", "mysql": module + "/driver/mysql",
+	"memory": module + "/driver/memory", "file": module + "/driver/file", "mysql": module + "/driver/mysql", "postgres": module + "/driver/postgres",
 	"zookeeper": module + "/driver/zookeeper", "etcd": module + "/driver/etcd", "redlock": module + "/driver/redis/redlock",
 	"redisdriver": module + "/driver/redis", "dlocktest": module + "/dlocktest", "dlockotel": module + "/otel", "dlockprometheus": module + "/prometheus",
 	"fence": module + "/fence", "fenceredis": module + "/driver/redis/fenceredis", "dlockhttp": module + "/dlockhttp", "dlockgrpc": module + "/dlockgrpc",

@@ -17,9 +17,9 @@ var glossary = map[string]struct {
 }{
 	"request":    {"what a client sends to a queue", []string{"driver", "dlock"}},
 	"entry":      {"a request as it stands in a queue", []string{"driver", "memory", "file", "watch", "ui"}},
-	"ownRequest": {"what a driver knows about a request of its own client", []string{"kit", "file", "redis", "redlock", "mysql", "zookeeper", "etcd", "adapt"}},
+	"ownRequest": {"what a driver knows about a request of its own client", []string{"kit", "file", "redis", "redlock", "mysql", "postgres", "zookeeper", "etcd", "adapt"}},
 	"queue":      {"the requests of one name", []string{"driver", "dlock", "memory", "file", "etcd", "watch"}},
-	"nameState":  {"what a client knows about a name while it has requests there", []string{"mysql", "etcd"}},
+	"nameState":  {"what a client knows about a name while it has requests there", []string{"mysql", "postgres", "etcd"}},
 }
 
 // settling has the names that may contain "settle". It has one meaning: to determine the outcome of

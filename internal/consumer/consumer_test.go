@@ -29,12 +29,13 @@ var kinds = []struct {
 	{"library", []string{"driver/memory", "driver/file", "dlockhttp", "fence"}, nil},
 	{"etcd", []string{"driver/etcd"}, []string{"driver/etcd"}},
 	{"mysql", []string{"driver/mysql"}, []string{"driver/mysql"}},
+	{"postgres", []string{"driver/postgres"}, []string{"driver/postgres"}},
 	{"redis", []string{"driver/redis", "driver/redis/redlock"}, []string{"driver/redis"}},
 	{"zookeeper", []string{"driver/zookeeper"}, []string{"driver/zookeeper"}},
 	{"dlockgrpc", []string{"dlockgrpc"}, []string{"dlockgrpc"}},
 	{"otel", []string{"otel"}, []string{"otel"}},
 	{"prometheus", []string{"prometheus"}, []string{"prometheus"}},
-	{"all", []string{"driver/all"}, []string{"driver/all", "driver/etcd", "driver/mysql", "driver/redis", "driver/zookeeper"}},
+	{"all", []string{"driver/all"}, []string{"driver/all", "driver/etcd", "driver/mysql", "driver/postgres", "driver/redis", "driver/zookeeper"}},
 }
 
 // old are the client libraries of a program that was not upgraded for years. Each is at most as new
@@ -42,6 +43,7 @@ var kinds = []struct {
 var old = map[string]string{
 	"github.com/go-sql-driver/mysql": "v1.5.0",
 	"github.com/go-zookeeper/zk":     "v1.0.2",
+	"github.com/jackc/pgx/v5":        "v5.0.0",
 	"github.com/redis/go-redis/v9":   "v9.0.2",
 	"go.etcd.io/etcd/api/v3":         "v3.5.0",
 	"go.etcd.io/etcd/client/v3":      "v3.5.0",

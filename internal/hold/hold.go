@@ -43,6 +43,9 @@ type Hold struct {
 
 	granted bool
 	warned  bool // it was logged that a request of this client waits for it
+	// ms, rounded up, from when the last proof was sent until its answer was here: the service may
+	// have begun to count the TTL so much later than sentAt
+	answered int32
 	// nil, ErrNotHeld (released), ErrLost or ErrClosed; before the grant, nil or ErrLost
 	// ErrLost may be wrapped in the backend's error for the loss
 	end     error

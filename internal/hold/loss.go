@@ -84,7 +84,7 @@ func (s *Set) tellHolders(ls []loss) {
 	for _, l := range ls {
 		r := release{l.h.req, true}
 		if l.why == TimeUp { // its holder has ended; it blocks others until its time
-			s.releaseAt(l.h.sentAt.Add(l.h.ttl), r)
+			s.releaseAt(l.h.stands(), r)
 		} else {
 			s.releaseLater(r)
 		}

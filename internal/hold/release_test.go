@@ -166,7 +166,7 @@ func TestAReleaseThatAlwaysFailsHoldsUpNoOther(t *testing.T) {
 		synctest.Wait()
 		time.Sleep(15 * time.Second)
 		if other.Load() != 2 {
-			t.Errorf("the release that failed once was sent %d times", other.Load())
+			t.Fatalf("the release that failed once was sent %d times", other.Load())
 		}
 		began := time.Now()
 		s.ReleaseLater(request("b"))

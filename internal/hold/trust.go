@@ -3,6 +3,7 @@ package hold
 import (
 	"context"
 	"errors"
+	"math"
 	"time"
 
 	"github.com/dlock-go/dlock/driver"
@@ -25,6 +26,12 @@ func (h *Hold) prove(ttl time.Duration, sentAt time.Time) {
 		return
 	}
 	h.sentAt, h.ttl, h.until = sentAt, ttl, sentAt.Add(ttl-Margin(ttl))
+	h.answered = int32(min(h.set.now().Sub(sentAt)/time.Millisecond+1, math.MaxInt32))
+}
+
+// stands returns when the service has ended the hold by itself, at the latest. The set is locked.
+func (h *Hold) stands() time.Time {
+	return h.sentAt.Add(h.ttl + time.Duration(h.answered)*time.Millisecond)
 }
 
 // late reports whether trust in the hold has ended by the monotonic clock. The set is locked.

@@ -47,6 +47,9 @@ func etcdLeaderKilled(t *testing.T, c *Cluster) {
 	const ttl = 30 * time.Second // longer than members and machine together may stall
 	probe := c.side(t)
 	a, b := steps.ClientOf(t, c.side(t), dlock.TTL(ttl)), steps.ClientOf(t, c.side(t), dlock.TTL(ttl))
+	if !a.Capabilities().FailoverSafe {
+		t.Error("Capabilities say that a failover may lose grants")
+	}
 	held, err := a.Mutex("leader/held").Lock(await.Context(t))
 	if err != nil {
 		t.Fatal(err)

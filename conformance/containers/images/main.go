@@ -22,7 +22,7 @@ func main() {
 		return
 	}
 	var all sync.WaitGroup
-	for _, k := range []service.Kind{redis.Redis, redis.Valkey, redis.RedisPy, mysql.MySQL, mysql.MariaDB, zookeeper.ZooKeeper, zookeeper.Curator, zookeeper.Kazoo, etcd.Etcd, postgres.PostgreSQL, browser.Chromium} {
+	for _, k := range []service.Kind{redis.Redis, redis.Valkey, redis.RedisPy, mysql.MySQL, mysql.MariaDB, zookeeper.ZooKeeper, zookeeper.Curator, zookeeper.Kazoo, etcd.Etcd, postgres.PostgreSQL, postgres.PgBouncer, browser.Chromium} {
 		all.Go(func() {
 			// the tests may know another way, and say so if there is none
 			if origin, err := service.Image(k); err != nil {

@@ -41,10 +41,12 @@ func TestMySQLRaces(t *testing.T) {
 		abreast(t, s,
 			each("an arrival between a pass and its commit", (*schedule).arrivalInPass),
 			each("a shared request that is admitted while a swap waits", (*schedule).admitBeforeSwap),
+			each("a join that comes while a swap waits", (*schedule).joinBeforeSwap),
 			each("an exclusive request that commits after a later one was granted", (*schedule).lateCommit),
 			each("a cancelled wait while the grant is not committed", (*schedule).cancelInGrant),
 			each("a cancelled wait between reading and granting", (*schedule).cancelBeforeSwap),
 			each("a join while its hold ends", (*schedule).joinInRelease),
+			each("a join whose hold passes to the next request", (*schedule).joinAfterPass),
 			each("a join while its hold is broken", (*schedule).joinInBreak),
 			each("a join while its hold is raised", (*schedule).joinInRaise),
 			each("a permit that another takes between reading and writing", (*schedule).permitsInBetween),
@@ -331,6 +333,33 @@ func (c *schedule) admitBeforeSwap() {
 	}
 }
 
+// joinBeforeSwap: a grant that waits for the lock's row counts the joins that are there once it has
+// the row.
+func (c *schedule) joinBeforeSwap() {
+	a, b := c.side(), c.side()
+	hold := steps.Asked(a, c.name, time.Minute)
+	g := steps.Acquired(c.t, a, hold)
+	c.exec(c.db, "UPDATE dlock_locks SET others = 2, held_until = '1970-01-01' WHERE :")
+	reader, join := driver.NewID(), driver.NewID()
+	c.stand(c.db, "request", "shared", 0, reader, reader)
+	tx, commit := c.begin()
+	c.lock(tx)
+	read := make(chan error, 1)
+	go func() { // and writes what is due
+		_, err := b.Inspect(context.Background(), c.name)
+		read <- err
+	}()
+	c.blocked("UPDATE dlock_locks l")
+	c.stand(tx, "join", "exclusive", 0, join, hold.ID)
+	commit()
+	if err := <-read; err != nil {
+		c.t.Error(err)
+	}
+	if _, head, token, _ := c.row(); head != 0 || token != int64(g.Token) {
+		service.Strict(c.t).Errorf("with the head %d and the token %d after %d a reader holds beside a join", head, token, g.Token)
+	}
+}
+
 // lateCommit: a grant waits for an arrival ahead that is not committed. An arrival whose row
 // appears only later loses its place, and arrives again.
 func (c *schedule) lateCommit() {
@@ -457,6 +486,32 @@ func (c *schedule) joinInRelease() {
 	}
 	if o.err != nil && !errors.Is(o.err, driver.ErrLost) {
 		c.t.Errorf("Acquire of the join: %v", o.err)
+	}
+}
+
+// joinAfterPass: a join that comes after its hold has passed to the next request is refused, though
+// the row stands that the hold's request had while it waited.
+func (c *schedule) joinAfterPass() {
+	a, b := c.side(), c.side()
+	first := steps.Asked(a, c.name, time.Minute)
+	steps.Acquired(c.t, a, first)
+	hold, next := steps.Waiting(a, c.name, time.Minute), steps.Waiting(a, c.name, time.Minute)
+	holds := c.acquiring(c.t.Context(), a, hold)
+	await.That(c.t, "one request waits", func() bool { return c.count("kind = 'request'") == 1 })
+	waits := c.acquiring(c.t.Context(), a, next)
+	await.That(c.t, "two requests wait", func() bool { return c.count("kind = 'request'") == 2 })
+	steps.Released(c.t, a, first)
+	c.granted("the first waiter", holds)
+	join := steps.Asked(b, c.name, time.Minute)
+	join.Owner = hold.ID
+	var o *outcome
+	let := c.holdBack(b, "others = GREATEST", func() { o = c.acquiring(c.t.Context(), b, join) })
+	steps.Released(c.t, a, hold)
+	c.granted("the next", waits)
+	let()
+	await.Closed(c.t, "the join", o.done)
+	if !errors.Is(o.err, driver.ErrLost) {
+		service.Strict(c.t).Errorf("a join of a hold that has passed on: %v, want ErrLost", o.err)
 	}
 }
 

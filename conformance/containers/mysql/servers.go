@@ -134,6 +134,15 @@ func (d dsn) open() *sql.DB {
 	return sql.OpenDB(c)
 }
 
+// Open returns a pool for the URL of a server, which the caller closes.
+func Open(url string) (*sql.DB, error) {
+	d, err := mysqlConfig(url)
+	if err != nil {
+		return nil, err
+	}
+	return d.open(), nil
+}
+
 // mysqlOf returns the configuration of connections to the server.
 func mysqlOf(t service.T, s *service.Server) dsn {
 	t.Helper()

@@ -52,6 +52,9 @@ func zkLeaderKilled(t *testing.T, e *Ensemble) {
 	w := steps.StartWorkers(t, e.URL(), false)
 	const ttl = time.Minute // elections on a busy machine may take a third of it
 	c := zkOpen(t, e.URL(), "", ttl)
+	if !c.Capabilities().FailoverSafe {
+		t.Error("Capabilities say that a failover may lose grants")
+	}
 	held := steps.MustLock(t, c.Mutex("held"))
 	const kept = 10 * time.Second
 	gone := zkOpen(t, e.URL(), "", ttl)

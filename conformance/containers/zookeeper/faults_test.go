@@ -40,6 +40,7 @@ func TestZooKeeperFaults(t *testing.T) {
 		{"a create that never arrives", zkCutCreate},
 		{"a wait is abandoned in the middle of a create", zkAbandonedCreate},
 		{"a late copy of a create", zkLateCreate},
+		{"a node of an earlier session", zkEarlierSession},
 		{"a join without a reply", zkLostJoin},
 		{"an unlock without a reply", zkLostUnlock},
 		{"a read without a reply", zkLostRead},
@@ -276,6 +277,50 @@ func zkLateCreate(t *testing.T, s *service.Server) {
 		mustUnlock(t, l)
 		z.await(name, 0)
 	}
+}
+
+// zkEarlierSession: the servers still have the request's node of an earlier session when the reply
+// to its create is lost. The request does not take that node for its own, which will go with that
+// session, and waits behind it.
+func zkEarlierSession(t *testing.T, s *service.Server) {
+	const name = "earlier-session"
+	z, p := treeOf(t, s), netfault.NewProxy()
+	t.Cleanup(p.Close)
+	z.make(zkQueue(name), 0)
+	b, err := zkBackend(zkBehind(t, s.URL, p, ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { b.Close() })
+	warm, r := steps.Asked(b, "warm", time.Minute), steps.Waiting(b, name, time.Minute)
+	steps.Acquired(t, b, warm)
+	steps.Released(t, b, warm)
+	// as the create of that session made it
+	earlier := z.make(fmt.Sprintf("%s/w:%s:0:", zkQueue(name), r.ID), zk.FlagEphemeral|zk.FlagSequence)
+	drop := p.DropReply(zkQueue(name))
+	var g driver.Grant
+	got := make(chan error, 1)
+	go func() {
+		var err error
+		g, err = steps.Acquire(await.Bounded(t, time.Minute), b, r)
+		got <- err
+	}()
+	await.Closed(t, "the drop", drop)
+	await.That(t, "the request waits for the node", func() bool {
+		select {
+		case err := <-got:
+			t.Fatalf("Acquire beside a node of an earlier session: token %d, %v", g.Token, err)
+		default:
+		}
+		return strings.Contains(four(t, s, "wchp"), earlier)
+	})
+	mustZK(t, "delete", z.Delete(earlier, -1))
+	if err := await.From(t, got); err != nil {
+		t.Fatalf("Acquire: %v", err)
+	}
+	z.await(name, 1)
+	steps.Released(t, b, r)
+	z.await(name, 0)
 }
 
 // zkLostUnlock: the node is gone, and Unlock succeeds.

@@ -4,6 +4,7 @@ package zookeeper
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -196,4 +197,37 @@ func zkOf(t service.T, s *service.Server, timeout time.Duration) *zk.Conn {
 			t.Fatalf("no session at %s", s.Addr)
 		}
 	}
+}
+
+// Hello is how a client begins a connection: with the length and the version of its first packet.
+const Hello = "\x00\x00\x00\x2c\x00\x00\x00\x00"
+
+const (
+	sessionAt = 4 + 4 + 8 + 4          // where the session's ID is in the first packet
+	helloSize = sessionAt + 8 + 4 + 16 // with the password
+	grantedAt = 4 + 4 + 4              // where the ID is in the answer; 0: there is no such session
+)
+
+// Resumes reports whether a client resumes a session on a connection on which it sent that.
+func Resumes(sent []byte) bool {
+	return len(sent) >= helloSize && strings.HasPrefix(string(sent), Hello) && binary.BigEndian.Uint64(sent[sessionAt:]) != 0
+}
+
+// EndSession ends the session that a client resumed by that on a connection to the server.
+func EndSession(addr string, sent []byte) error {
+	c, err := net.DialTimeout("tcp", addr, 5*time.Second)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	c.SetDeadline(time.Now().Add(5 * time.Second))
+	closes := "\x00\x00\x00\x08" + "\x00\x00\x00\x01" + "\xff\xff\xff\xf5" // length, number, -11
+	if _, err := io.WriteString(c, string(sent[:helloSize])+closes); err != nil {
+		return err
+	}
+	answer, err := io.ReadAll(c) // the server closes the connection of a session that ended
+	if err == nil && (len(answer) < grantedAt+8 || binary.BigEndian.Uint64(answer[grantedAt:]) == 0) {
+		err = errors.New("the session had ended")
+	}
+	return err
 }

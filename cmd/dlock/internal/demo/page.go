@@ -107,6 +107,7 @@ func capsText(c dlock.Capabilities) (can, cannot string) {
 		{"joins", c.Joins},
 		{"inspection", c.Inspect},
 		{"holds that outlive a restart", c.Durable},
+		{"holds that outlive a failover", c.FailoverSafe},
 	} {
 		if p.has {
 			with = append(with, p.power)

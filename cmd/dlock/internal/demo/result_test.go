@@ -130,7 +130,7 @@ func TestNoteLines(t *testing.T) {
 
 func TestCapsText(t *testing.T) {
 	can, cannot := capsText(dlock.Capabilities{Backend: "x", Queue: true, Fencing: true, Shared: true, Semaphores: true, Joins: true, Inspect: true})
-	if can != "x: order of arrival, fencing tokens, read-write locks, semaphores, joins, inspection" || cannot != "without holds that outlive a restart" {
+	if can != "x: order of arrival, fencing tokens, read-write locks, semaphores, joins, inspection" || cannot != "without holds that outlive a restart, holds that outlive a failover" {
 		t.Errorf("%q %q", can, cannot)
 	}
 }
