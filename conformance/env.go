@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"slices"
+	"runtime"
 	"strings"
 	"sync"
 	"time"
@@ -178,7 +179,21 @@ func (a *attempt) waitsTooLong(e *env) {
 			there = show(q)
 		}
 	}
+	e.Logf("it waits where one of these is:\n%s", acquires())
 	e.Fatalf("%s still waits after %s; its queue: %s", a.what, e.patience, there)
+}
+
+// acquires returns the stacks of the calls of Acquire under way, and of what drivers do beside them.
+func acquires() string {
+	all := make([]byte, 1<<20)
+	all = all[:runtime.Stack(all, true)]
+	var found []string
+	for _, g := range strings.Split(string(all), "\n\n") {
+		if strings.Contains(g, "/driver/") {
+			found = append(found, g)
+		}
+	}
+	return strings.Join(found, "\n\n")
 }
 
 // got waits for the lease.
@@ -426,7 +441,7 @@ func show(q driver.Queue) string {
 	var s strings.Builder
 	fmt.Fprintf(&s, "%d holders, %d waiters:", len(q.Holders()), len(q.Waiters()))
 	for _, r := range append(q.Holders(), q.Waiters()...) {
-		fmt.Fprintf(&s, " [%.8s of %.8s %s limit %d token %d left %s]", r.ID, r.Owner, r.Mode, r.Limit, r.Token, r.Left)
+		fmt.Fprintf(&s, " [%.8s of %.8s %s limit %d token %d since %s left %s]", r.ID, r.Owner, r.Mode, r.Limit, r.Token, r.Age, r.Left)
 	}
 	return s.String()
 }
