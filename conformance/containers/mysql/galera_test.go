@@ -89,7 +89,7 @@ func galeraThreeWriters(t *testing.T, nodes []*service.Server) {
 	for _, n := range nodes {
 		clients = append(clients, sideOf(t, n), sideOf(t, n))
 	}
-	s := newStorm(t, clients, &killedName{name: "three/a"}, &killedName{name: "three/b"})
+	s := newStorm(t, clients, &steps.Held{Name: "three/a"}, &steps.Held{Name: "three/b"})
 	s.begin()
 	s.further(100)
 	s.end()
@@ -110,7 +110,7 @@ func galeraWriterKilled(t *testing.T, nodes []*service.Server) {
 	stands := galeraHold(t, to.side(t), probe)
 	ends := galeraExpiry(t, clients[0], clients[1], probe)
 	passes := galeraQueue(t, clients, probe, nodes[1])
-	s := newStorm(t, clients, &killedName{name: "leaves/a"}, &killedName{name: "leaves/rw", readers: true}, &killedName{name: "leaves/permits", limit: 3})
+	s := newStorm(t, clients, &steps.Held{Name: "leaves/a"}, &steps.Held{Name: "leaves/rw", Readers: true}, &steps.Held{Name: "leaves/permits", Limit: 3})
 	s.begin()
 	s.further(20)
 	nodes[0].Kill(t)
@@ -298,7 +298,7 @@ func (q *queue) drains(order []*driver.Entry, last driver.Token) {
 // be granted beside a hold that excludes it.
 type storm struct {
 	t       testing.TB
-	names   []*killedName
+	names   []*steps.Held
 	clients []driver.Backend
 	end     func() // ends it, and logs what it was
 	work    sync.WaitGroup
@@ -307,7 +307,7 @@ type storm struct {
 	failed map[string]int // calls, by error
 }
 
-func newStorm(t testing.TB, clients []driver.Backend, names ...*killedName) *storm {
+func newStorm(t testing.TB, clients []driver.Backend, names ...*steps.Held) *storm {
 	return &storm{t: t, names: names, clients: clients, failed: map[string]int{}}
 }
 
@@ -326,10 +326,10 @@ func (s *storm) begin() {
 }
 
 // turn takes a lock and releases it.
-func (s *storm) turn(b driver.Backend, n *killedName) {
-	r := steps.Waiting(b, n.name, time.Minute)
-	r.Limit = n.limit
-	if n.limit > 0 || n.readers && rand.IntN(2) == 0 {
+func (s *storm) turn(b driver.Backend, n *steps.Held) {
+	r := steps.Waiting(b, n.Name, time.Minute)
+	r.Limit = n.Limit
+	if n.Limit > 0 || n.Readers && rand.IntN(2) == 0 {
 		r.Mode = driver.Shared
 	}
 	r.Wait = rand.IntN(8) > 0
@@ -343,9 +343,9 @@ func (s *storm) turn(b driver.Backend, n *killedName) {
 		return
 	}
 	if time.Now().Before(g.SentAt.Add(g.TTL)) { // or its grant came too late
-		n.enter(&service.Trial{TB: s.t}, r, g)
+		n.Enter(s.t, r, g)
 		<-time.After(time.Duration(rand.IntN(2)) * time.Millisecond)
-		n.exit(r)
+		n.Exit(r)
 	}
 	for {
 		err := b.Release(ctx, r)
@@ -368,9 +368,9 @@ func (s *storm) fails(call string, err error) {
 func (s *storm) further(n int) {
 	s.t.Helper()
 	for _, name := range s.names {
-		grants := func() int { name.mu.Lock(); defer name.mu.Unlock(); return name.grants }
+		grants := func() int { n, _ := name.Grants(); return n }
 		from := grants()
-		await.That(s.t, name.name+" is granted", func() bool { return grants() >= from+n })
+		await.That(s.t, name.Name+" is granted", func() bool { return grants() >= from+n })
 	}
 }
 
@@ -378,7 +378,8 @@ func (s *storm) further(n int) {
 func (s *storm) ended() {
 	await.All(s.t, &s.work)
 	for _, n := range s.names {
-		s.t.Logf("%s: %d grants, the longest pause %s", n.name, n.grants, n.pause.Round(time.Millisecond))
+		grants, pause := n.Grants()
+		s.t.Logf("%s: %d grants, the longest pause %s", n.Name, grants, pause.Round(time.Millisecond))
 	}
 	for text, n := range s.failed {
 		s.t.Logf("%d times %s", n, text)
@@ -389,6 +390,6 @@ func (s *storm) ended() {
 func (s *storm) nothingIsLeft(probe driver.Backend) {
 	s.t.Helper()
 	for _, n := range s.names {
-		await.That(s.t, "nothing is left of "+n.name, func() bool { return steps.Queue(s.t, probe, n.name).Len() == 0 })
+		await.That(s.t, "nothing is left of "+n.Name, func() bool { return steps.Queue(s.t, probe, n.Name).Len() == 0 })
 	}
 }
