@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"slices"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -47,8 +47,9 @@ func newEnv(t T, h Harness) *env {
 		e.shortTTL = max(e.caps.MinTTL, 200*time.Millisecond)
 	}
 	e.renewedTTL = max(e.shortTTL, time.Second)
-	e.patience = 13*time.Second + 3*e.shortTTL
-	e.longTTL = 40*time.Second + 12*e.shortTTL
+	// a driver may wait for ten seconds until it leaves a server that does not answer
+	e.patience = 20*time.Second + 3*e.shortTTL
+	e.longTTL = 60*time.Second + 12*e.shortTTL
 	if m := e.caps.MaxTTL; m > 0 {
 		e.longTTL = min(e.longTTL, m)
 	}
@@ -183,7 +184,7 @@ func (a *attempt) waitsTooLong(e *env) {
 	e.Fatalf("%s still waits after %s; its queue: %s", a.what, e.patience, there)
 }
 
-// acquires returns the stacks of the calls of Acquire under way, and of what drivers do beside them.
+// acquires returns the stacks of calls of Acquire under way, and of what drivers do beside them.
 func acquires() string {
 	all := make([]byte, 1<<20)
 	all = all[:runtime.Stack(all, true)]

@@ -321,7 +321,7 @@ func (k *Kills) fails() {
 	k.failed++
 }
 
-// release releases a hold that lasts until that time. A release whose outcome is unknown is repeated.
+// release releases a hold that lasts until then. A release whose outcome is unknown is repeated.
 func (k *Kills) release(b driver.Backend, r driver.Request, until time.Time) {
 	for time.Now().Before(until) {
 		switch err := b.Release(context.Background(), r); {
