@@ -81,4 +81,32 @@ var postgres = []mutant{
 		new:  "\"40P01\": never,",
 		pkg:  "driver/postgres", test: "TestKindOf",
 	},
+	{
+		name: "postgres: statements go where the session's search_path leads",
+		file: "driver/postgres/task.go",
+		old:  "o.named = names.in(o.sql)",
+		new:  "o.named = o.sql; _ = names",
+		pkg:  postgresTests, test: "TestPostgresSearchPath",
+	},
+	{
+		name: "postgres: a client begins in a session whose search_path another program has set",
+		file: "driver/postgres/schema.go",
+		old:  "p.owned && s.path != s.start",
+		new:  "false",
+		pkg:  postgresTests, test: "TestPostgresSearchPath",
+	},
+	{
+		name: "postgres: a fixed lease keeps the time that its grant left to its client",
+		file: "driver/postgres/statements.go",
+		old:  "greatest(CASE WHEN NOT l.fixed THEN l.held_until END, ",
+		new:  "greatest(l.held_until, ",
+		pkg:  postgresTests, test: "TestPostgresConformance/fixed-queued",
+	},
+	{
+		name: "postgres: the age of a holder counts from its grant",
+		file: "driver/postgres/statements.go",
+		old:  "CASE WHEN top.taken THEN f.arrived_at ELSE",
+		new:  "CASE WHEN top.taken THEN l.now ELSE",
+		pkg:  postgresTests, test: "TestPostgresConformance/inspect-age",
+	},
 }

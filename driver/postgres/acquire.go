@@ -156,7 +156,7 @@ func (b *Backend) enter(t *task, m *ownRequest, r driver.Request) (*driver.Grant
 
 // tryable returns an error if a request that does not wait would be refused now. It writes nothing.
 func (b *Backend) tryable(t *task, r driver.Request) error {
-	l, err := b.read(t, r.Name, firstRows)
+	l, err := b.read(t, read, r.Name, firstRows)
 	if err != nil {
 		return err
 	}
@@ -326,7 +326,7 @@ func (b *Backend) confirm(t *task, r driver.Request, p position) (*driver.Grant,
 // join adds a request to a hold of its owner.
 func (b *Backend) join(t *task, r driver.Request, held bool) (*driver.Grant, error) {
 	for range maxTries {
-		l, err := b.read(t, r.Name, allRows)
+		l, err := b.read(t, readHold, r.Name, allRows)
 		if err != nil {
 			return nil, err
 		}

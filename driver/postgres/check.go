@@ -69,8 +69,7 @@ func (p *pool) habits(ctx context.Context) (*habits, error) {
 			(SELECT min(prepared) FROM pg_prepared_xacts))), 0)::float8,
 		NOT pg_has_role('pg_read_all_stats', 'USAGE'), to_regclass('dlock_requests_ended') IS NOT NULL`,
 		args: []any{pgx.QueryExecModeExec, []string{"fsync", "full_page_writes", "synchronous_commit", "synchronous_standby_names",
-			"default_transaction_isolation", "statement_timeout", "idle_in_transaction_session_timeout", "transaction_timeout",
-			"idle_session_timeout", "autovacuum"}},
+			"default_transaction_isolation", "statement_timeout", "transaction_timeout", "idle_session_timeout", "autovacuum"}},
 		each: func(row pgx.Rows) error {
 			return row.Scan(&names, &values, &h.followers, &h.oldest, &h.hidden, &h.index)
 		}})
@@ -189,8 +188,8 @@ func (s *site) rights() driver.Finding {
 func (h *habits) timeouts() driver.Finding {
 	f := driver.Finding{About: "timeouts", Found: "none that ends statements of dlock"}
 	var short []string
-	for name, least := range map[string]int{"statement_timeout": 1000, "idle_in_transaction_session_timeout": 1000,
-		"transaction_timeout": 1000, "idle_session_timeout": 10000} {
+	for name, least := range map[string]int{"statement_timeout": 1000, "transaction_timeout": 1000,
+		"idle_session_timeout": 10000} {
 		ms := 0
 		if fmt.Sscan(h.settings[name], &ms); ms > 0 && ms < least {
 			short = append(short, fmt.Sprintf("%s %dms", name, ms))
@@ -199,7 +198,7 @@ func (h *habits) timeouts() driver.Finding {
 	if len(short) > 0 {
 		slices.Sort(short)
 		f.State, f.Found = driver.Risky, strings.Join(short, ", ")
-		f.Advice = "ALTER ROLE the user SET them to 0, or to 10s and more: statements that wait for a row for a moment are ended, and have to be sent again"
+		f.Advice = "ALTER ROLE the user SET them to 0, or to 10s and more: they end statements that wait for a row for a moment, and connections that are used again soon"
 	}
 	return f
 }

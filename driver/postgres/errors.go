@@ -24,6 +24,8 @@ var (
 		"(the database or the server may set it too)")
 	errVolatile = errors.New("synchronous_commit is off for the user: after a crash the server may not know the last grants, and may let a second holder in; " +
 		"ALTER ROLE the user SET synchronous_commit = on")
+	errPath = errors.New("the search_path of the session at the server was changed: another program set it in a session that a pooler shares with dlock; " +
+		"give dlock a user or a pool of its own there")
 	errRights = errors.New("the server's user lacks a right (docs/postgres.md lists those that suffice)")
 )
 

@@ -12,7 +12,7 @@ import (
 func (b *Backend) Inspect(ctx context.Context, name string) (driver.Queue, error) {
 	return ask(ctx, b, func(t *task) (q driver.Queue, err error) {
 		for range maxTries {
-			l, err := b.read(t, name, allRows)
+			l, err := b.read(t, read, name, allRows)
 			if err != nil {
 				return q, err
 			}

@@ -35,11 +35,11 @@ const (
 // alive reports whether a request had not expired when it was read.
 func alive(e *driver.Entry) bool { return e.Left > 0 }
 
-// read reads a lock with the first rows beside it, in one statement. A lock without a row is
-// returned as a free one.
-func (b *Backend) read(t *task, name string, most int) (*lock, error) {
+// read reads a lock with the first rows beside it, in one statement: read or readHold. A lock
+// without a row is returned as a free one.
+func (b *Backend) read(t *task, sql, name string, most int) (*lock, error) {
 	l := &lock{}
-	o := &op{sql: read, args: []any{b.prefix, []byte(name), int64(most)}}
+	o := &op{sql: sql, args: []any{b.prefix, []byte(name), int64(most)}}
 	o.each = func(rows pgx.Rows) error { return l.scan(rows, name) }
 	err := t.try(false, func() error {
 		*l = lock{}

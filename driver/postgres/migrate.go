@@ -98,6 +98,14 @@ func (p *pool) lookToMigrate(ctx context.Context) (*site, error) {
 // arguments it takes any statement.
 type doer func(stmt string, each func(pgx.Rows) error, args ...any) error
 
+// named is do with the schemas in which the tables were found.
+func (s *site) named(do doer) doer {
+	names := s.names()
+	return func(stmt string, each func(pgx.Rows) error, args ...any) error {
+		return do(names.in(stmt), each, args...)
+	}
+}
+
 // transaction calls f in a transaction, which it rolls back if f fails. It repeats that for a
 // while if another transaction is in the way. No lock is waited for longer than a second: what
 // waits for a table keeps all clients behind it.
@@ -205,6 +213,7 @@ func Revert(ctx context.Context, db *sql.DB, force bool) error {
 		if err := do(migrationLock, nil); err != nil {
 			return err
 		}
+		do = s.named(do)
 		if !force {
 			if err := s.standing(do); err != nil {
 				return err
@@ -281,7 +290,7 @@ func Cleanup(ctx context.Context, db *sql.DB, unused time.Duration) (int, error)
 		removed, last := 0, [2][]byte{}
 		err := p.transaction(ctx, func(do doer) error {
 			removed, last = 0, [2][]byte{}
-			return removePage(do, unused, prefix, name, &last, &removed)
+			return removePage(s.named(do), unused, prefix, name, &last, &removed)
 		})
 		if err != nil {
 			return total, explain(err)

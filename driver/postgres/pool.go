@@ -24,6 +24,7 @@ type pool struct {
 	source
 	owned   bool        // it belongs to the client
 	checked atomic.Bool // the server and its tables were found to be fit
+	names   atomic.Pointer[tableNames]
 	// a pooler is in between, which may use another session for each transaction: there is neither
 	// LISTEN nor a prepared statement
 	pooled   atomic.Bool
@@ -103,7 +104,11 @@ type op struct {
 	args     []any
 	each     func(pgx.Rows) error // called for each row; nil: the statement returns none
 	affected int64
+	named    string // sql with the schemas of the tables; empty: there are no tables in it
 }
+
+// text is what is sent.
+func (o *op) text() string { return cmp.Or(o.named, o.sql) }
 
 // exchange sends statements in one message, and reads their answers, within limit. Several
 // statements are one transaction: READ COMMITTED and for writing, whatever the session's defaults
@@ -142,7 +147,7 @@ func (p *pool) exchange(ctx context.Context, limit time.Duration, ops ...*op) (s
 // send sends statements, and reads their answers.
 func send(ctx context.Context, conn *pgx.Conn, ops []*op) error {
 	if len(ops) == 1 {
-		rows, err := conn.Query(ctx, ops[0].sql, ops[0].args...)
+		rows, err := conn.Query(ctx, ops[0].text(), ops[0].args...)
 		return ops[0].read(rows, err)
 	}
 	return transact(ctx, conn, ops)
@@ -160,7 +165,7 @@ func transact(ctx context.Context, conn *pgx.Conn, ops []*op) (err error) {
 	batch := &pgx.Batch{}
 	batch.Queue("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE")
 	for _, o := range ops {
-		batch.Queue(o.sql, o.args...)
+		batch.Queue(o.text(), o.args...)
 	}
 	batch.Queue("COMMIT")
 	results := conn.SendBatch(ctx, batch)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/jackc/pgx/v5"
 
@@ -47,6 +48,7 @@ type site struct {
 	commit    string // synchronous_commit
 	readOnly  bool   // default_transaction_read_only
 	path      string // search_path
+	start     string // … as it was when the session began
 	found     map[string]*found
 
 	inaccessible []string // schemas with tables of these names that the user may not use
@@ -55,6 +57,7 @@ type site struct {
 // found is a table as the search_path finds it.
 type found struct {
 	columns   []string // nil: the search_path finds no such table
+	schema    string   // where it is, quoted as an identifier
 	keys      []string
 	kind      string   // of relation: r is an ordinary table
 	kept      string   // u: its content is lost in a crash; t: it ends with the session
@@ -67,7 +70,8 @@ type found struct {
 // find; the search_path has no effect on schemas that the user may not use.
 const siteQuery = `SELECT pg_backend_pid()::int8, current_setting('server_version_num')::int4, version(), pg_is_in_recovery(),
 	current_setting('synchronous_commit'), current_setting('default_transaction_read_only') = 'on', current_setting('search_path'),
-	t.name, coalesce(c.relkind::text, ''), coalesce(c.relpersistence::text, ''), coalesce(row_security_active(c.oid), false),
+	coalesce((SELECT reset_val FROM pg_settings WHERE name = 'search_path'), current_setting('search_path')),
+	t.name, coalesce((SELECT quote_ident(n.nspname) FROM pg_namespace n WHERE n.oid = c.relnamespace), ''), coalesce(c.relkind::text, ''), coalesce(c.relpersistence::text, ''), coalesce(row_security_active(c.oid), false),
 	ARRAY(SELECT a.attname::text FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped),
 	ARRAY(SELECT (SELECT string_agg(a.attname::text, ' ' ORDER BY a.attname::text COLLATE "C")
 			FROM pg_attribute a WHERE a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey::int2[]))
@@ -88,8 +92,8 @@ func (p *pool) look(ctx context.Context) (*site, error) {
 		var name string
 		var inaccessible []string
 		f := &found{}
-		err := row.Scan(&pid, &s.number, &s.version, &s.standby, &s.commit, &s.readOnly, &s.path,
-			&name, &f.kind, &f.kept, &f.filtered, &f.columns, &f.keys, &f.rights, &f.elsewhere, &inaccessible)
+		err := row.Scan(&pid, &s.number, &s.version, &s.standby, &s.commit, &s.readOnly, &s.path, &s.start,
+			&name, &f.schema, &f.kind, &f.kept, &f.filtered, &f.columns, &f.keys, &f.rights, &f.elsewhere, &inaccessible)
 		if err != nil {
 			return err
 		}
@@ -121,9 +125,14 @@ func (p *pool) checkServer(ctx context.Context) error {
 	if s.pid != s.connected {
 		p.pooled.Store(true)
 	}
-	if err := s.unfit(); err != nil {
+	err = s.unfit()
+	if err == nil && p.owned && s.path != s.start {
+		err = errPath
+	}
+	if err != nil {
 		return &kit.NotSent{Err: err}
 	}
+	p.names.Store(s.names())
 	p.checked.Store(true)
 	return nil
 }
@@ -147,6 +156,33 @@ func (s *site) unfit() error {
 		return fmt.Errorf("%w: missing: %s", errRights, strings.Join(missing, ", "))
 	}
 	return nil
+}
+
+// names are the tables with the schemas in which they were found, for statements that may be
+// executed in a session with another search_path, or with temporary tables of these names.
+func (s *site) names() *tableNames {
+	var pairs []string
+	for table, f := range s.found {
+		if f.schema != "" {
+			pairs = append(pairs, table, f.schema+"."+table)
+		}
+	}
+	return &tableNames{names: strings.NewReplacer(pairs...)}
+}
+
+// tableNames puts the schemas of the tables into statements.
+type tableNames struct {
+	names *strings.Replacer
+	made  sync.Map // what a statement becomes
+}
+
+func (n *tableNames) in(stmt string) string {
+	if made, is := n.made.Load(stmt); is {
+		return made.(string)
+	}
+	made := n.names.Replace(stmt)
+	n.made.Store(stmt, made)
+	return made
 }
 
 // name is the server's name and version: "PostgreSQL 17.2".

@@ -139,7 +139,7 @@ func TestFindings(t *testing.T) {
 		"commits locally":   {func(s *site, h *habits) { s.commit, h.settings["synchronous_standby_names"] = "local", "*" }, "standbys", driver.Risky, "synchronous_commit = on"},
 		"short timeout":     {func(_ *site, h *habits) { h.settings["statement_timeout"] = "999" }, "timeouts", driver.Risky, "ALTER ROLE"},
 		"long timeout":      {func(_ *site, h *habits) { h.settings["statement_timeout"] = "1000" }, "", driver.Fine, ""},
-		"short idle time":   {func(_ *site, h *habits) { h.settings["idle_in_transaction_session_timeout"] = "10" }, "timeouts", driver.Risky, "ALTER ROLE"},
+		"short idle time":   {func(_ *site, h *habits) { h.settings["idle_session_timeout"] = "10" }, "timeouts", driver.Risky, "ALTER ROLE"},
 		"a long operation":  {func(_ *site, h *habits) { h.oldest = 3601 }, "vacuum", driver.Risky, "end it"},
 		"no autovacuum":     {func(_ *site, h *habits) { h.settings["autovacuum"] = "off" }, "vacuum", driver.Risky, "autovacuum"},
 		"no monitoring":     {func(_ *site, h *habits) { h.hidden = true }, "vacuum", driver.Unseen, "pg_read_all_stats"},

@@ -33,6 +33,15 @@ func forMany(text, many, one string) (forMany, forOne string) {
 	return with(many), with(one)
 }
 
+// readRows is what [read] and [readHold] are made of.
+const readRows = `SELECT l.token, l.head, l.beside, encode(l.holder, 'hex'), encode(l.client, 'hex'), encode(l.label, 'hex'), l.ttl_us, l.fixed, l.broken,
+		(extract(epoch FROM :now - l.held_since) * 1000000)::bigint, (extract(epoch FROM l.held_until - :now) * 1000000)::bigint,
+		coalesce(r.kind, ''), coalesce(r.place, 0), coalesce(encode(r.id, 'hex'), ''), coalesce(encode(r.owner, 'hex'), ''), coalesce(encode(r.client, 'hex'), ''), coalesce(r.exclusive, false),
+		coalesce(r.permits, 0), coalesce(r.fixed, false), coalesce(r.broken, false), coalesce(r.token, 0), coalesce(r.ttl_us, 0), coalesce(encode(r.label, 'hex'), ''),
+		coalesce((extract(epoch FROM :now - r.arrived_at) * 1000000)::bigint, 0), coalesce((extract(epoch FROM r.expires_at - :now) * 1000000)::bigint, 0)
+		FROM dlock_locks l LEFT JOIN LATERAL (:rows) r ON true
+		WHERE l.prefix = $1 AND l.name = $2 ORDER BY r.kind, r.place LIMIT $3`
+
 // Single statements, for locks that have nothing beside them. Each is a transaction of its own.
 var (
 	// take takes free locks for exclusive requests. It leaves alone a lock that it sees as held, so
@@ -76,7 +85,8 @@ var (
 
 	// renewLocks restarts the TTLs of exclusive holders: k are those that have not expired while
 	// the statement waited for their rows. It returns those that it renewed, with their tokens. A
-	// copy that comes late shortens none.
+	// copy that comes late shortens none. A fixed one is renewed when its client finds the grant,
+	// and ends its TTL later, although the grant may have left it more.
 	renewLocks = parts.Replace(`WITH g AS MATERIALIZED (
 			SELECT l.name, l.held_until FROM unnest($2::bytea[], $3::bytea[]) i(name, id)
 			JOIN dlock_locks l ON l.prefix = $1 AND l.name = i.name AND l.holder = i.id
@@ -84,7 +94,7 @@ var (
 		), k AS MATERIALIZED (
 			SELECT name FROM g WHERE held_until > :now
 		)
-		UPDATE dlock_locks l SET held_until = greatest(l.held_until, :now + l.ttl_us * :us) FROM k
+		UPDATE dlock_locks l SET held_until = greatest(CASE WHEN NOT l.fixed THEN l.held_until END, :now + l.ttl_us * :us) FROM k
 		WHERE l.prefix = $1 AND l.name = k.name RETURNING encode(l.holder, 'hex'), l.token`)
 
 	// renewRequests is renewLocks for shared holders and joins.
@@ -111,8 +121,11 @@ var (
 	look = parts.Replace(`SELECT i.n, l.token, l.head, l.beside, encode(l.holder, 'hex'), l.broken, (extract(epoch FROM l.held_until - :now) * 1000000)::bigint,
 		coalesce(r.kind, ''), coalesce(r.place, 0), coalesce(r.broken, false), coalesce(r.token, 0),
 		coalesce((extract(epoch FROM r.expires_at - :now) * 1000000)::bigint, 0),
-		coalesce((SELECT CASE WHEN f.permits > 0 THEN 2 ELSE 1 END FROM dlock_requests f WHERE f.prefix = l.prefix AND f.name = l.name AND f.kind IN ('join', 'request')
-			AND (f.kind = 'join' OR f.place > l.floor) ORDER BY f.kind, f.place LIMIT 1), CASE WHEN l.holder <> '' AND l.held_until > :now THEN 1 ELSE 0 END),
+		CASE coalesce(
+			(SELECT f.permits > 0 FROM dlock_requests f WHERE f.prefix = l.prefix AND f.name = l.name AND f.kind = 'join' LIMIT 1),
+			(SELECT f.permits > 0 FROM dlock_requests f WHERE f.prefix = l.prefix AND f.name = l.name AND f.kind = 'request' AND f.place > l.floor
+				ORDER BY f.place LIMIT 1),
+			CASE WHEN l.holder <> '' AND l.held_until > :now THEN false END) WHEN true THEN 2 WHEN false THEN 1 ELSE 0 END,
 		coalesce((extract(epoch FROM (SELECT min(f.expires_at) FROM (
 			(SELECT e.expires_at FROM dlock_requests e WHERE e.prefix = l.prefix AND e.name = l.name AND e.kind = 'join' LIMIT 200)
 			UNION ALL
@@ -125,14 +138,11 @@ var (
 		JOIN dlock_locks l ON l.prefix = $1 AND l.name = i.name
 		LEFT JOIN dlock_requests r ON r.id = i.id`)
 
-	// read reads a lock and the first $3 rows beside it.
-	read = parts.Replace(`SELECT l.token, l.head, l.beside, encode(l.holder, 'hex'), encode(l.client, 'hex'), encode(l.label, 'hex'), l.ttl_us, l.fixed, l.broken,
-		(extract(epoch FROM :now - l.held_since) * 1000000)::bigint, (extract(epoch FROM l.held_until - :now) * 1000000)::bigint,
-		coalesce(r.kind, ''), coalesce(r.place, 0), coalesce(encode(r.id, 'hex'), ''), coalesce(encode(r.owner, 'hex'), ''), coalesce(encode(r.client, 'hex'), ''), coalesce(r.exclusive, false),
-		coalesce(r.permits, 0), coalesce(r.fixed, false), coalesce(r.broken, false), coalesce(r.token, 0), coalesce(r.ttl_us, 0), coalesce(encode(r.label, 'hex'), ''),
-		coalesce((extract(epoch FROM :now - r.arrived_at) * 1000000)::bigint, 0), coalesce((extract(epoch FROM r.expires_at - :now) * 1000000)::bigint, 0)
-		FROM dlock_locks l LEFT JOIN dlock_requests r ON :beside AND r.kind <> 'tombstone'
-		WHERE l.prefix = $1 AND l.name = $2 ORDER BY r.kind, r.place LIMIT $3`)
+	// read reads a lock and the first $3 rows beside it. readHold reads only rows that hold: their
+	// number, and not that of the waiters, is what it costs.
+	read     = parts.Replace(strings.Replace(readRows, ":rows", `SELECT * FROM dlock_requests r WHERE :beside AND r.kind <> 'tombstone'`, 1))
+	readHold = parts.Replace(strings.Replace(readRows, ":rows", `SELECT * FROM dlock_requests r WHERE :beside AND r.kind = 'join'
+		UNION ALL SELECT * FROM dlock_requests r WHERE :beside AND r.kind = 'request' AND r.place > l.floor AND r.place <= l.head`, 1))
 
 	// ended reads which requests of clients were ended by force.
 	ended = parts.Replace(`SELECT encode(id, 'hex') FROM dlock_requests WHERE client = ANY ($1::bytea[]) AND broken AND kind = 'tombstone' AND expires_at > :now`)
@@ -210,20 +220,22 @@ var (
 			WITH ORDINALITY AS i(id, client, exclusive, permits, fixed, ttl_us, label, n)
 		WHERE l.prefix = $1 AND l.name = $2 AND l.holder <> i.id
 		AND (i.permits > 0) = coalesce(
-			(SELECT r.permits > 0 FROM dlock_requests r WHERE :beside AND r.kind IN ('join', 'request') AND (r.kind = 'join' OR r.place > l.floor)
-				ORDER BY r.kind, r.place LIMIT 1),
+			(SELECT r.permits > 0 FROM dlock_requests r WHERE :beside AND r.kind = 'join' LIMIT 1),
+			(SELECT r.permits > 0 FROM dlock_requests r WHERE :beside AND r.kind = 'request' AND r.place > l.floor ORDER BY r.place LIMIT 1),
 			i.permits > 0 AND (l.holder = '' OR l.held_until <= :now))
 		ON CONFLICT (id) DO NOTHING`)
 
 	// join adds requests to holds that are alive. An exclusive hold still has the token that was
-	// read; another request that sponsors a join was read too.
+	// read; another request that sponsors a join was read too. The server is to find that one by
+	// its ID: no index serves IS NOT DISTINCT FROM.
 	join = parts.Replace(`INSERT INTO dlock_requests (:request_columns)
 		SELECT i.id, $1, $2, 'join', l.last + $12 + i.n, i.owner, i.client, i.exclusive, i.permits, i.fixed, false, i.token, i.ttl_us, i.label, :now, :now + i.ttl_us * :us
 		FROM dlock_locks l, unnest($3::bytea[], $4::bytea[], $5::bytea[], $6::boolean[], $7::integer[], $8::boolean[], $9::bigint[], $10::bytea[], $11::bigint[], $13::bytea[])
 			WITH ORDINALITY AS i(id, owner, client, exclusive, permits, fixed, ttl_us, label, token, sponsor, n)
 		WHERE l.prefix = $1 AND l.name = $2 AND (l.holder <> i.owner OR l.token = i.token) AND
 		(l.holder = i.sponsor AND l.held_until > :now AND NOT l.broken OR
-		EXISTS (SELECT FROM dlock_requests r WHERE r.id = i.sponsor AND :beside AND (r.kind = 'join' OR r.kind = 'request' AND NOT r.exclusive AND r.place <= l.head)
+		EXISTS (SELECT FROM dlock_requests r WHERE r.id = i.sponsor AND (r.prefix, r.name) IS NOT DISTINCT FROM ($1, $2)
+			AND (r.kind = 'join' OR r.kind = 'request' AND NOT r.exclusive AND r.place <= l.head)
 			AND r.expires_at > :now AND NOT r.broken))
 		ON CONFLICT (id) DO NOTHING`)
 
@@ -232,7 +244,8 @@ var (
 	// exclusive one, or shared ones up to the next exclusive one. owners is how many owners block
 	// them, or as many of those as matter. $4 is how many places were given; $5 are the requests
 	// that arrived in this visit, whose clients are alive. If $6 is set and nothing is granted, the
-	// transaction does not wait for the disk. It returns the granted requests.
+	// transaction does not wait for the disk. It returns the granted requests. (With kind IN, the
+	// server would read all waiters for the two EXISTS of others: they lie between the two kinds.)
 	decide = parts.Replace(`WITH l AS MATERIALIZED (
 			SELECT *, :now AS now, holder <> '' AND held_until > :now AS held FROM dlock_locks WHERE prefix = $1 AND name = $2
 		), f AS MATERIALIZED (
@@ -266,7 +279,8 @@ var (
 		), rest AS MATERIALIZED (
 			SELECT (SELECT r.place FROM dlock_requests r WHERE :beside AND r.kind = 'request' AND r.place > l.floor
 				AND NOT (top.taken AND r.place = top.place) ORDER BY r.place LIMIT 1) AS first,
-			EXISTS (SELECT FROM dlock_requests r WHERE :beside AND r.kind IN ('join', 'tombstone')) AS others
+			EXISTS (SELECT FROM dlock_requests r WHERE :beside AND r.kind = 'join')
+				OR EXISTS (SELECT FROM dlock_requests r WHERE :beside AND r.kind = 'tombstone') AS others
 			FROM l, top
 		), changed AS (
 			UPDATE dlock_locks k SET
@@ -281,7 +295,7 @@ var (
 			ttl_us = CASE WHEN top.taken THEN f.ttl_us ELSE k.ttl_us END,
 			fixed = CASE WHEN top.taken THEN f.fixed ELSE k.fixed END,
 			broken = l.held AND k.broken,
-			held_since = CASE WHEN top.taken THEN l.now ELSE k.held_since END,
+			held_since = CASE WHEN top.taken THEN f.arrived_at ELSE k.held_since END,
 			held_until = CASE WHEN NOT top.taken THEN CASE WHEN l.held THEN k.held_until ELSE :past END
 				WHEN f.id = ANY ($5::bytea[]) THEN l.now + f.ttl_us * :us
 				WHEN NOT f.fixed AND f.expires_at > l.now + interval '5 seconds' THEN l.now + greatest(f.ttl_us, 5000000) * :us

@@ -138,6 +138,10 @@ func (p *pool) call(ctx context.Context, timeout time.Duration, ops ...*op) (sen
 	if err := p.checkServer(ctx); err != nil {
 		return sent, err
 	}
+	names := p.names.Load()
+	for _, o := range ops {
+		o.named = names.in(o.sql)
+	}
 	sent, err = p.exchange(ctx, timeout, ops...)
 	if lacksSchema(err) { // the tables were changed since
 		p.checked.Store(false)

@@ -95,9 +95,13 @@ func (c *schedule) lockRow() (unlock func()) {
 // wait waits until that many sessions wait for a row. Each race has a database of its own.
 func (c *schedule) wait(n int) {
 	c.t.Helper()
-	await.That(c.t, "statements wait for the row", func() bool {
-		return one[int](c.t, c.db, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'") == n
-	})
+	await.That(c.t, "statements wait for the row", func() bool { return c.waiting() == n })
+}
+
+// waiting is how many sessions wait for a row.
+func (c *schedule) waiting() int {
+	c.t.Helper()
+	return one[int](c.t, c.db, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'")
 }
 
 // release releases a request in the background.
@@ -434,26 +438,40 @@ func (c *schedule) expire(r driver.Request) {
 // lateRenewal: a renewal that waited for the row beyond the end of its hold renews nothing.
 func (c *schedule) lateRenewal() {
 	a := c.side()
-	const ttl = 500 * time.Millisecond
 	for _, mode := range []driver.Mode{driver.Exclusive, driver.Shared} {
-		r := steps.Asked(a, c.name, ttl)
-		r.Mode = mode
-		steps.Acquired(c.t, a, r)
-		row := "SELECT 1 FROM dlock_locks WHERE holder = $1 FOR UPDATE"
-		if mode == driver.Shared {
-			row = "SELECT 1 FROM dlock_requests WHERE id = $1 FOR UPDATE"
+		// a busy machine may send the renewal after the end of the hold
+		for ttl := 500 * time.Millisecond; !c.renewsLate(a, mode, ttl); ttl *= 2 {
+			if ttl > 10*time.Second {
+				c.t.Fatalf("no renewal waits for the row of a hold of %s", ttl)
+			}
 		}
-		unlock := c.locked(row, r.ID[:])
-		renewed := make(chan error, 1)
-		go func() { renewed <- steps.Renewed(a, r) }()
-		c.wait(1)
-		c.expire(r)
-		unlock()
-		if err := <-renewed; !errors.Is(err, driver.ErrLost) {
-			service.Strict(c.t).Fatalf("a renewal of a %s hold that came after its end: %v", mode, err)
-		}
-		_ = a.Release(context.Background(), r)
 	}
+}
+
+// renewsLate is lateRenewal with a hold of that TTL. It reports whether the renewal waited.
+func (c *schedule) renewsLate(a driver.Backend, mode driver.Mode, ttl time.Duration) (waited bool) {
+	c.t.Helper()
+	r := steps.Asked(a, c.name, ttl)
+	r.Mode = mode
+	steps.Acquired(c.t, a, r)
+	row := "SELECT 1 FROM dlock_locks WHERE holder = $1 FOR UPDATE"
+	if mode == driver.Shared {
+		row = "SELECT 1 FROM dlock_requests WHERE id = $1 FOR UPDATE"
+	}
+	unlock := c.locked(row, r.ID[:])
+	renewed := make(chan error, 1)
+	go func() { renewed <- steps.Renewed(a, r) }()
+	await.That(c.t, "the renewal waits for the row, or is over", func() bool {
+		waited = c.waiting() == 1
+		return waited || len(renewed) > 0
+	})
+	c.expire(r)
+	unlock()
+	if err := <-renewed; !errors.Is(err, driver.ErrLost) {
+		service.Strict(c.t).Fatalf("a renewal of a %s hold that came after its end: %v", mode, err)
+	}
+	_ = a.Release(context.Background(), r)
+	return waited
 }
 
 // renewalUnderWay: a renewal that has written its row, and has not committed, makes the hold count

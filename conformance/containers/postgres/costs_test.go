@@ -482,8 +482,8 @@ func insertRequests(t service.T, db execer, name string, n, lasts int) {
 		"convert_to('number ' || n, 'UTF8'), clock_timestamp(), clock_timestamp() + %[2]d * interval '1 second' FROM %[3]s ORDER BY n", name, lasts, numbers(n)))
 }
 
-// postgresCrowd: with five thousand waiters of one name, a try, a wait and a renewal do not take
-// much longer than with one. The dead are removed by any client that locks something.
+// postgresCrowd: with five thousand waiters of one name, a try, a join, a wait and a renewal do not
+// take much longer than with one. The dead are removed by any client that locks something.
 func postgresCrowd(t *service.Trial, s *service.Server) {
 	const crowd, rounds = 5000, 20
 	db := poolOf(t, s.URL)
@@ -502,7 +502,7 @@ func postgresCrowd(t *service.Trial, s *service.Server) {
 	}{{"one", 1, 3600}, {"living", crowd, 3600}} {
 		name := "crowd/" + kind.name
 		held := steps.Asked(a, name, time.Hour)
-		steps.Acquired(t, a, held)
+		g := steps.Acquired(t, a, held)
 		insertRequests(t, db, "'"+name+"'::bytea", kind.count, kind.lasts)
 		execute(t, db, fmt.Sprintf("UPDATE dlock_locks SET beside = TRUE, last = %d WHERE name = '%s'", crowd, name))
 		took[kind.name] = map[string]time.Duration{}
@@ -512,6 +512,12 @@ func postgresCrowd(t *service.Trial, s *service.Server) {
 				if err := steps.Renewed(a, held); err != nil {
 					t.Fatal(err)
 				}
+			})
+			least(took[kind.name], "a join", func() {
+				join := steps.Asked(b, name, time.Hour)
+				join.Owner, join.Token = held.Owner, g.Token
+				steps.Acquired(t, b, join)
+				steps.Released(t, b, join)
 			})
 			least(took[kind.name], "a wait", func() {
 				ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
