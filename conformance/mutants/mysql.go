@@ -81,4 +81,18 @@ var mysql = []mutant{
 		new:  "AND s.kind <> 'tombstone' AND s.expires_at",
 		pkg:  mysqlTests, test: "TestMySQLRaces/mariadb/a join whose hold passes to the next request",
 	},
+	{
+		name: "mysql: a fixed lease keeps the time that its grant left to its client",
+		file: "driver/mysql/statements.go",
+		old:  "GREATEST(IF(fixed, :past, held_until + INTERVAL 1 MICROSECOND), :now",
+		new:  "GREATEST(held_until + INTERVAL 1 MICROSECOND, :now",
+		pkg:  mysqlTests, test: "TestMySQLConformance/mysql/fixed-queued",
+	},
+	{
+		name: "mysql: the age of a holder counts from its grant",
+		file: "driver/mysql/statements.go",
+		old:  "l.held_since = IFNULL(q.arrived_at, :now),",
+		new:  "l.held_since = :now,",
+		pkg:  mysqlTests, test: "TestMySQLConformance/mysql/inspect-age",
+	},
 }

@@ -32,7 +32,7 @@
 // dlock_locks has a row for each prefix and name that was used. The row stays until [Cleanup].
 //
 //	holder, client, label, ttl_us, fixed   the exclusive holder; holder zero: none
-//	held_since, held_until                 since when; from held_until on the lock may be taken
+//	held_since, held_until                 when its request arrived; when the lock may be taken
 //	broken                                 an operator ended the hold: it is not renewed any more
 //	token                                  the last fencing token
 //	head                                   the place of the last request granted from the queue

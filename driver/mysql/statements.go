@@ -82,7 +82,7 @@ var (
 		l.ttl_us = IFNULL(q.ttl_us, l.ttl_us),
 		l.fixed = IFNULL(q.fixed, 0),
 		l.broken = 0,
-		l.held_since = :now,
+		l.held_since = IFNULL(q.arrived_at, :now),
 		l.held_until = IF(q.id IS NULL, :past, :until)
 		WHERE l.prefix = :prefix AND l.name = :name AND l.others < 2 AND :which`)
 	// the hold that pass ends
@@ -159,7 +159,7 @@ var (
 		l.ttl_us = IFNULL(q.ttl_us, l.ttl_us),
 		l.fixed = IFNULL(q.fixed, l.fixed),
 		l.broken = IF(:keep, l.broken, 0),
-		l.held_since = IF(:keep, l.held_since, :now),
+		l.held_since = IF(:keep, l.held_since, IFNULL(q.arrived_at, :now)),
 		l.held_until = IF(:keep, l.held_until, IF(q.id IS NULL, :past, :until))
 		WHERE l.prefix = :prefix AND l.name = :name AND l.others = 2 AND l.token = :token AND l.head = :head AND l.holder = :holder AND :state
 		AND (:next = :none OR q.kind = 'request' AND q.expires_at > :now)
@@ -208,8 +208,10 @@ var (
 		ON DUPLICATE KEY UPDATE kind = 'tombstone', broken = broken OR VALUES(broken), expires_at = GREATEST(expires_at, VALUES(expires_at))`)
 
 	// renew restarts the TTLs of holders. A copy that comes late shortens none; the microsecond
-	// makes each row count as changed.
-	renewLocks = parts.Replace(`UPDATE dlock_locks FORCE INDEX (PRIMARY) SET held_until = GREATEST(held_until + INTERVAL 1 MICROSECOND, :now + INTERVAL ttl_us MICROSECOND)
+	// makes each row count as changed. A fixed one is renewed when its client finds the grant, and
+	// ends its TTL later, although the grant may have left it more.
+	renewLocks = parts.Replace(`UPDATE dlock_locks FORCE INDEX (PRIMARY) SET held_until =
+		GREATEST(IF(fixed, :past, held_until + INTERVAL 1 MICROSECOND), :now + INTERVAL ttl_us MICROSECOND)
 		WHERE prefix = :prefix AND name IN (:names) AND holder IN (:ids) AND held_until > :now AND NOT broken`)
 	renewRequests = parts.Replace(`UPDATE dlock_requests FORCE INDEX (id) SET expires_at = GREATEST(expires_at + INTERVAL 1 MICROSECOND, :now + INTERVAL ttl_us MICROSECOND)
 		WHERE id IN (:ids) AND kind <> 'tombstone' AND expires_at > :now AND NOT broken`)
