@@ -12,6 +12,8 @@ import (
 var capabilities = []Law{
 	{Name: "capabilities", run: capabilitiesTrue, stall: tenthOfShortTTL,
 		Sentence: "what Capabilities claim works; what they deny fails with ErrUnsupported and leaves nothing behind"},
+	{Name: "inspect-age", run: inspectAge, needs: []need{inspecting, queueing},
+		Sentence: "the age of a request that has waited counts from its arrival, also once it holds"},
 	{Name: "inspect", run: inspectTrue, stall: tenthOfRenewedTTL, needs: []need{inspecting, queueing},
 		Sentence: "Inspect shows holders and waiters in order, with their IDs, owners, clients, modes, limits, tokens, labels and remaining time"},
 }
@@ -135,6 +137,26 @@ func (e *env) queues(d *direct, name string) {
 	case <-time.After(e.patience):
 		e.Fatalf("Acquire does not return")
 	}
+}
+
+func inspectAge(e *env) {
+	a, b, name := e.client(), e.client(), e.name()
+	held := e.lock(a.Mutex(name))
+	next := e.begin(b.Mutex(name))
+	e.becomes(name, 1, 1)
+	arrived := time.Now()
+	pause(e.shortTTL / 2)
+	waited := time.Since(arrived)
+	e.unlock(held)
+	l := next.got(e)
+	q := e.inspect(name)
+	if len(q.Holders()) != 1 {
+		e.Fatalf("Inspect shows %s; want one holder", show(q))
+	}
+	if got := q.Holders()[0].Age; got < waited*9/10-10*time.Millisecond {
+		e.Errorf("the holder had waited for %s, and Inspect shows an age of %s", waited, got)
+	}
+	e.unlock(l)
 }
 
 func inspectTrue(e *env) {

@@ -20,6 +20,8 @@ var leases = []Law{
 		Sentence: "a fixed lease ends on time, and not before: its holder is notified, then the next waiter is granted the lock, even if the holder's client is cut off (where Capabilities say ServerEndsFixed)"},
 	{Name: "fixed-close", run: fixedClose, stall: tenthOfRenewedTTL,
 		Sentence: "a fixed lease outlives the Close of its client until its time where Capabilities say FixedOutlives; otherwise Close releases it"},
+	{Name: "fixed-queued", run: fixedQueued, stall: tenthOfRenewedTTL, needs: []need{queueing},
+		Sentence: "a fixed lease that was granted to a waiter ends on time too after the Close of its client, and not before where Capabilities say FixedOutlives"},
 	{Name: "ttl-bounds", run: ttlBounds, stall: tenthOfShortTTL,
 		Sentence: "a TTL that Capabilities allow is granted in full; any other fails with ErrInvalid and leaves nothing behind: no TTL is shortened silently"},
 	{Name: "expired-powerless", run: expiredPowerless,
@@ -171,6 +173,29 @@ func fixedClose(e *env) {
 		}
 		e.unlock(successor)
 	}
+}
+
+func fixedQueued(e *env) {
+	a, b, c, name := e.client(), e.client(), e.client(), e.name()
+	ttl := e.bounded(e.renewedTTL)
+	held := e.lock(a.Mutex(name))
+	next := e.begin(b.Mutex(name, dlock.FixedLease(ttl)))
+	e.becomes(name, 1, 1)
+	sent := time.Now()
+	e.unlock(held)
+	l := next.got(e)
+	granted := time.Now()
+	e.close(b)
+	e.want("Err after Close", l.Err(), dlock.ErrClosed)
+	successor := e.lock(c.Mutex(name))
+	now := time.Now()
+	if early := sent.Add(ttl).Sub(now); e.caps.FixedOutlives && early > 5*time.Millisecond {
+		e.strict().Errorf("Capabilities claim FixedOutlives, and after Close the next waiter was granted %s before the end of a fixed lease", early)
+	}
+	if late := now.Sub(granted.Add(ttl)); late > e.renewedTTL+2*time.Second {
+		e.Errorf("the next waiter was granted %s after the end of a fixed lease of %s whose client was closed", late, ttl)
+	}
+	e.unlock(successor)
 }
 
 func ttlBounds(e *env) {
