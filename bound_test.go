@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -153,6 +154,13 @@ func TestADeadlineOfTheDriverIsNotTheCallers(t *testing.T) {
 	own := fmt.Errorf("dial tcp: i/o timeout: %w", context.DeadlineExceeded)
 	b.acquire = func(context.Context, driver.Request) (driver.Grant, error) { return driver.Grant{}, own }
 	b.renew = func(_ context.Context, rs []driver.Request) []driver.Renewal { return []driver.Renewal{{Err: own}} }
+	var fails atomic.Bool // a release that follows the failed Acquire may be under way
+	b.release = func(ctx context.Context, r driver.Request) error {
+		if fails.Load() {
+			return own
+		}
+		return b.Backend.Release(ctx, r)
+	}
 	_, err := c.Mutex("a").Lock(t.Context())
 	if isContext(err) || !errors.Is(err, own) || !strings.Contains(err.Error(), "i/o timeout") {
 		t.Error(err)
@@ -162,7 +170,7 @@ func TestADeadlineOfTheDriverIsNotTheCallers(t *testing.T) {
 	if err := l.Renew(t.Context()); isContext(err) || !errors.Is(err, own) {
 		t.Error(err)
 	}
-	b.release = func(context.Context, driver.Request) error { return own }
+	fails.Store(true)
 	if err := c.Close(); err == nil || isContext(err) {
 		t.Error("Close:", err)
 	}

@@ -45,6 +45,7 @@ const (
 	truncates       fault = "cuts long names"
 	showsKeys       fault = "shows names as it stores them"
 	hidesLabels     fault = "shows no labels"
+	agesFromGrant   fault = "shows the time since its grant as the age of a request that has waited"
 	ownerIsLabel    fault = "takes requests with one label for one owner"
 	kindsMix        fault = "lets locks and semaphores share a name"
 
@@ -75,6 +76,7 @@ const (
 	fixedForever   fault = "keeps fixed leases until they are released"
 	fixedGoes      fault = "releases fixed leases at Close and claims that they outlive it"
 	fixedStays     fault = "keeps fixed leases after Close and denies it"
+	fixedRoom      fault = "keeps a fixed lease that was granted to a waiter for five seconds at least"
 	cutsTTL        fault = "shortens a TTL that it cannot keep"
 	extendOrSet    fault = "acquires on renewal if the name is free (redsync's SetNXOnExtend)"
 	renewsUnseen   fault = "renews an expired request if the name was not used since"
@@ -180,6 +182,7 @@ var broken = []struct {
 	{truncates, "names", ""},
 	{showsKeys, "names", ""},
 	{hidesLabels, "inspect", "labels election"},
+	{agesFromGrant, "inspect-age", ""},
 	{ownerIsLabel, "labels", everything},
 	{kindsMix, "conflict", ""},
 	{cancelStays, "cancelled-wait unknown-acquire", "cancel-prompt capabilities downgrade swallowed-wake-up wait-says-why"},
@@ -204,13 +207,14 @@ var broken = []struct {
 	{renewsNothing, "renewed", "after-loss cost-hold not-renewed outage release-again trust-within-ttl"},
 	{renewsTogether, "not-renewed", ""},
 	{unknownIsLost, "outage", ""},
-	{fixedForever, "fixed", "fixed-close unlock-after once"},
-	{fixedGoes, "fixed-close unlock-after once", ""},
+	{fixedForever, "fixed", "fixed-close fixed-queued unlock-after once"},
+	{fixedGoes, "fixed-close unlock-after once", "fixed-queued"},
 	{fixedStays, "fixed-close", ""},
+	{fixedRoom, "fixed-queued", ""},
 	{cutsTTL, "ttl-bounds", ""},
 	{extendOrSet, "renew-never-acquires", "not-renewed election"},
 	{renewsUnseen, "renew-never-acquires", ""},
-	{shortTTL, "trust-within-ttl loss-first", "fixed late-grant not-renewed outage fixed-close election unlock-after"},
+	{shortTTL, "trust-within-ttl loss-first", "fixed late-grant not-renewed outage fixed-close fixed-queued election unlock-after"},
 	{sinceReceipt, "late-grant proof-before", ""},
 	{futureReceipt, "proof-before trust-within-ttl same-request", everything},
 	{renewedReceipt, "proof-before", ""},
@@ -261,7 +265,7 @@ var broken = []struct {
 	{connectionPerDozen, "cost-hold", ""},
 	{renewsOneByOne, "cost-hold", ""},
 	{herd, "cost-hand-off", ""},
-	{claimsQueue, "capabilities", "slow-service wait-outage arrival-order break-force cancelled-wait close-cut-off close-frees close-wakes cost-hand-off cost-wait dead-waiter downgrade expired-powerless expired-resume inspect join join-over labels neither-starves no-overtaking own-name-only owner-not-client patient-wait proof-before reenter renew-never-acquires same-request-waiting semaphore-order swallowed-wake-up tokens-grow trust-within-ttl noise dead-waiters election break-release-known list raise"},
+	{claimsQueue, "capabilities", "slow-service wait-outage arrival-order break-force cancelled-wait close-cut-off close-frees close-wakes cost-hand-off cost-wait dead-waiter downgrade expired-powerless expired-resume inspect join join-over labels neither-starves no-overtaking own-name-only owner-not-client patient-wait proof-before reenter renew-never-acquires same-request-waiting semaphore-order swallowed-wake-up tokens-grow trust-within-ttl noise dead-waiters election break-release-known list raise fixed-queued inspect-age"},
 	{deniesTokens, "capabilities", "election"},
 	{deniesRaises, "capabilities", ""},
 	{deniesShared, "capabilities", ""},

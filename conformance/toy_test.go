@@ -42,6 +42,7 @@ type toyRequest struct {
 	granted bool
 	refused bool // a renewal was refused, because the hold is broken
 	arrived time.Time
+	since   time.Time // its grant
 	expires time.Time
 	timer   *time.Timer
 }
@@ -248,7 +249,7 @@ func (s *toy) grantNext(q *toyQueue) {
 }
 
 func (s *toy) grant(e *toyRequest) {
-	e.granted = true
+	e.granted, e.since = true, time.Now()
 	e.Token = s.next(e)
 	s.arm(e, e.TTL)
 	if s.is(hasty) {
@@ -314,6 +315,8 @@ func (s *toy) arm(e *toyRequest, ttl time.Duration) {
 	switch {
 	case s.is(shortTTL):
 		ttl = ttl * 3 / 4
+	case s.is(fixedRoom) && e.Fixed && e.granted && e.since.After(e.arrived):
+		ttl = max(ttl, 5*time.Second)
 	case s.is(fixedForever) && e.Fixed, s.is(deadWait) && !e.granted:
 		ttl = 24 * time.Hour
 	}
@@ -454,6 +457,10 @@ func (s *toy) inspect(name string) driver.Queue {
 			}
 			shown.Age, shown.Left = now.Sub(e.arrived), e.expires.Sub(now)
 			switch s.fault {
+			case agesFromGrant:
+				if e.granted {
+					shown.Age = now.Sub(e.since)
+				}
 			case hidesLabels:
 				shown.Label = ""
 			case showsKeys:

@@ -67,8 +67,12 @@ var kinds = []struct {
 	{"schema", regexp.MustCompile(`to_regclass|^SELECT pg_backend_pid`)},
 }
 
+// unqualified leaves out the schema of the tables, as servers quote it.
+var unqualified = strings.NewReplacer("public.", "", `"public".`, "")
+
 // kindOf returns the kind of a statement; of others all of it.
 func kindOf(stmt string) string {
+	stmt = unqualified.Replace(stmt)
 	for _, k := range kinds {
 		if k.is.MatchString(stmt) {
 			return k.name

@@ -105,6 +105,7 @@ auth_file = %s/users
 admin_users = postgres
 pool_mode = transaction
 max_prepared_statements = 0
+server_login_retry = 1
 max_client_conn = 2000
 default_pool_size = 40
 `, s.Ports[0], dir)
