@@ -15,6 +15,7 @@ import (
 
 	"github.com/dlock-go/dlock/conformance"
 	"github.com/dlock-go/dlock/conformance/containers/service"
+	"github.com/dlock-go/dlock/conformance/internal/await"
 	"github.com/dlock-go/dlock/conformance/netfault"
 	"github.com/dlock-go/dlock/driver"
 	"github.com/dlock-go/dlock/driver/postgres"
@@ -129,10 +130,9 @@ func byURL(t service.T, text string) driver.Backend {
 	}
 	c := driver.Config{URL: u, Hosts: strings.Split(u.Host, ","), TTL: time.Minute, Client: driver.NewID()}
 	b, err := driver.Lookup(u.Scheme)(context.Background(), c)
-	for range 2 { // a busy machine may stand still for as long as a call waits
-		if err != nil && strings.Contains(err.Error(), "did not answer") {
-			b, err = driver.Lookup(u.Scheme)(context.Background(), c)
-		}
+	// a busy machine may stand still for as long as a call waits
+	for end := time.Now().Add(await.Patience); err != nil && strings.Contains(err.Error(), "did not answer") && time.Now().Before(end); {
+		b, err = driver.Lookup(u.Scheme)(context.Background(), c)
 	}
 	if err != nil {
 		t.Fatalf("%v", err)

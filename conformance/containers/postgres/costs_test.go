@@ -64,7 +64,7 @@ var kinds = []struct {
 	{"sweep", regexp.MustCompile(`^WITH turn AS`)},
 	{"visit", regexp.MustCompile(`^BEGIN`)},
 	{"listen", regexp.MustCompile(`^(UN)?LISTEN`)},
-	{"ping", regexp.MustCompile(`^-- ping`)}, // of database/sql, on a connection that was idle for a second
+	{"ping", regexp.MustCompile(`^-- ping`)}, // of database/sql, on an idle connection
 	{"schema", regexp.MustCompile(`to_regclass|^SELECT pg_backend_pid`)},
 }
 

@@ -743,7 +743,7 @@ func postgresKills(t *service.Trial, s *service.Server) {
 	done, stop := steps.TakeTurns(t, "kills", 8, sideOf(t, s), steps.ClientOf(t, sideOf(t, s)), steps.ClientOf(t, sideOf(t, s)))
 	steps.Further(t, done, 20)
 	killed, enough := killPostgres(t, s)
-	await.That(t, "connections were killed", func() bool { return killed.Load() >= 100 })
+	await.That(t, "connections were killed", func() bool { return killed.Load() >= 50 })
 	steps.Further(t, done, 50)
 	enough()
 	steps.Further(t, done, 50)
@@ -1254,7 +1254,15 @@ func postgresLockedTables(t *service.Trial, s *service.Server) {
 		steps.Further(t, done, 20)
 	}
 	for _, statement := range []string{"VACUUM FULL dlock_locks", "VACUUM FULL dlock_requests", "REINDEX TABLE dlock_locks", "CLUSTER dlock_requests USING dlock_requests_pkey", "VACUUM (FREEZE, ANALYZE)"} {
-		execute(t, conn, statement)
+		var err error
+		for range 10 { // the server may choose it to end a deadlock
+			if _, err = conn.ExecContext(t.Context(), statement); err == nil || !strings.Contains(err.Error(), "40P01") {
+				break
+			}
+		}
+		if err != nil {
+			t.Fatalf("%s: %v", statement, err)
+		}
 		steps.Further(t, done, 20)
 	}
 	stop()

@@ -117,7 +117,7 @@ func sessionState(t service.T, db rower) (conn int64, state string) {
 func killPostgres(t testing.TB, s *service.Server) (killed *atomic.Int64, stop func()) {
 	t.Helper()
 	db, killed := poolOf(t, s.URL), new(atomic.Int64)
-	db.SetMaxOpenConns(1)
+	db.SetMaxIdleConns(-1) // so that took has the time that a client needs for a new connection
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -132,7 +132,7 @@ func killPostgres(t testing.TB, s *service.Server) (killed *atomic.Int64, stop f
 				continue // the test has restarted the server
 			}
 			killed.Add(n)
-			took = min(time.Since(start), 50*time.Millisecond)
+			took = min(time.Since(start), 500*time.Millisecond)
 		}
 	})
 	return killed, sync.OnceFunc(func() { cancel(); wg.Wait() })
