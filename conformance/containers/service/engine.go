@@ -10,10 +10,12 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/moby/moby/api/pkg/stdcopy"
 	"github.com/moby/moby/api/types/container"
+	"github.com/moby/moby/api/types/mount"
 	"github.com/moby/moby/client"
 	testcontainers "github.com/testcontainers/testcontainers-go"
 	"github.com/testcontainers/testcontainers-go/log"
@@ -22,7 +24,7 @@ import (
 const (
 	runLabel       = "dlock-test-run"
 	containersMark = "containers" // a file in the run's folder: there may be some
-	dataDir        = "/data"
+	dataDir        = "/data"      // of all servers of a run
 )
 
 // engine returns a client of the container engine, if there is one.
@@ -60,6 +62,7 @@ func Image(k Kind) (origin string, err error) {
 type box struct {
 	kind   Kind
 	image  string
+	dir    string // its data
 	argv   []string
 	engine *testcontainers.DockerClient
 	c      testcontainers.Container // nil: none was made since the last wipe
@@ -74,8 +77,11 @@ func inContainer(k Kind, ports []int) (place, string, error) {
 	if err != nil {
 		return nil, "", err
 	}
-	return &box{kind: k, image: image, argv: k.argv(dataDir, ports), engine: e}, origin, nil
+	dir := fmt.Sprint(dataDir, "/", boxes.Add(1))
+	return &box{kind: k, image: image, dir: dir, argv: k.argv(dir, ports), engine: e}, origin, nil
 }
+
+var boxes atomic.Int64
 
 func (b *box) start() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
@@ -84,36 +90,76 @@ func (b *box) start() error {
 		_, err := b.engine.ContainerStart(ctx, b.c.GetContainerID(), client.ContainerStartOptions{})
 		return err
 	}
-	run, err := begin()
-	if err != nil {
-		return err
-	}
-	if err := os.WriteFile(filepath.Join(run.folder, containersMark), nil, 0o600); err != nil {
-		return err
-	}
 	var files []testcontainers.ContainerFile
 	for name, text := range b.kind.Files {
 		files = append(files, testcontainers.ContainerFile{
-			Reader: strings.NewReader(text), ContainerFilePath: dataDir + "/" + name, FileMode: 0o644,
+			Reader: strings.NewReader(text), ContainerFilePath: b.dir + "/" + name, FileMode: 0o644,
 		})
 	}
-	b.c, err = testcontainers.GenericContainer(ctx, testcontainers.GenericContainerRequest{
-		ContainerRequest: testcontainers.ContainerRequest{
-			Image:      b.image,
-			Entrypoint: b.argv,
-			Labels:     map[string]string{runLabel: run.id},
-			Files:      files,
-			ConfigModifier: func(c *container.Config) {
-				c.WorkingDir = dataDir
+	keeper := keeperOf(b.image)
+	var err error
+	b.c, err = contain(ctx, testcontainers.ContainerRequest{
+		Image:      b.image,
+		Entrypoint: b.argv,
+		Files:      files,
+		ConfigModifier: func(c *container.Config) {
+			c.WorkingDir, c.User = b.dir, "0"
+			if keeper == nil {
 				c.Volumes = map[string]struct{}{dataDir: {}}
-				c.User = "0"
-			},
-			HostConfigModifier: func(h *container.HostConfig) { h.NetworkMode = "host" },
+			}
 		},
-		Started: true,
-		Logger:  log.NewNoopLogger(),
+		HostConfigModifier: func(h *container.HostConfig) {
+			h.NetworkMode = "host"
+			if keeper != nil {
+				h.VolumesFrom = []string{keeper.GetContainerID()}
+			}
+		},
 	})
 	return err
+}
+
+// contain starts a container of the run.
+func contain(ctx context.Context, r testcontainers.ContainerRequest) (testcontainers.Container, error) {
+	run, err := begin()
+	if err != nil {
+		return nil, err
+	}
+	if err := os.WriteFile(filepath.Join(run.folder, containersMark), nil, 0o600); err != nil {
+		return nil, err
+	}
+	r.Labels = map[string]string{runLabel: run.id}
+	return testcontainers.GenericContainer(ctx, testcontainers.GenericContainerRequest{ContainerRequest: r, Started: true, Logger: log.NewNoopLogger()})
+}
+
+// keeperOf returns the container of the run that only sleeps; nil: the image has no program for
+// that. Its volume has the data of all servers of the run, also while they are dead. The volume is
+// in memory: tests start hundreds of servers and make hundreds of databases, and while a slow disk
+// writes those, all servers stand still for seconds.
+func keeperOf(image string) testcontainers.Container {
+	keeper.Do(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		c, err := contain(ctx, testcontainers.ContainerRequest{
+			Image:          image,
+			Entrypoint:     []string{"sleep", "infinity"},
+			ConfigModifier: func(c *container.Config) { c.User = "0" },
+			HostConfigModifier: func(h *container.HostConfig) {
+				h.NetworkMode = "none"
+				h.Mounts = []mount.Mount{{Type: mount.TypeVolume, Target: dataDir, VolumeOptions: &mount.VolumeOptions{
+					DriverConfig: &mount.Driver{Name: "local", Options: map[string]string{"type": "tmpfs", "device": "tmpfs"}},
+				}}}
+			},
+		})
+		if err == nil {
+			keeper.c = c
+		}
+	})
+	return keeper.c
+}
+
+var keeper struct {
+	sync.Once
+	c testcontainers.Container
 }
 
 func (b *box) do(f func(ctx context.Context, id string) error) error {
@@ -185,7 +231,19 @@ func (b *box) kill() error {
 }
 
 func (b *box) wipe() error {
-	err := b.do(func(ctx context.Context, id string) error { return discard(ctx, b.engine, id) })
+	err := b.do(func(ctx context.Context, id string) error {
+		if err := discard(ctx, b.engine, id); err != nil {
+			return err
+		}
+		if keeper.c == nil {
+			return nil
+		}
+		code, _, err := keeper.c.Exec(ctx, []string{"rm", "-rf", b.dir})
+		if err == nil && code != 0 {
+			err = fmt.Errorf("container: rm -rf %s: exit code %d", b.dir, code)
+		}
+		return err
+	})
 	b.c = nil
 	return err
 }
