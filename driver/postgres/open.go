@@ -7,6 +7,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/url"
 	"os"
@@ -14,6 +15,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -103,23 +105,19 @@ func explainOpen(err error) error {
 	return explain(err)
 }
 
-// open makes the pool. It reaches the server once, to find out whether a pooler is in between.
+// open makes the pool, and its first connection, on which it finds out whether a pooler is in
+// between.
 func (s *settings) open(ctx context.Context) (*pool, error) {
 	within, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	config, err := s.config()
-	if err != nil {
-		return nil, err
-	}
 	p := &pool{owned: true}
-	if err := p.detect(within, config); err != nil {
-		return nil, plain(ctx, err, patience)
-	}
 	made, err := pgxpool.ParseConfig("host=replaced.below sslmode=disable")
 	if err != nil {
 		return nil, hideText(err)
 	}
-	made.ConnConfig = config
+	if made.ConnConfig, err = s.config(); err != nil {
+		return nil, err
+	}
 	made.MaxConns = int32(s.poolSize)
 	// What a burst opened is closed again. Each check of the pool takes all idle connections for a
 	// moment, in which a call may open another one: so there are few checks.
@@ -127,24 +125,17 @@ func (s *settings) open(ctx context.Context) (*pool, error) {
 	made.HealthCheckPeriod = 20 * time.Second
 	// a statement shows by itself whether the connection works, and is repeated
 	made.ShouldPing = func(context.Context, pgxpool.ShouldPingParams) bool { return false }
+	var detected atomic.Bool
 	made.BeforeConnect = func(_ context.Context, c *pgx.ConnConfig) error {
 		if err := s.refresh(c); err != nil {
 			return err
 		}
-		if p.pooled.Load() {
+		switch {
+		case p.pooled.Load():
 			c.DefaultQueryExecMode = pgx.QueryExecModeExec
-			return nil
+		case detected.Load():
+			maps.Copy(c.RuntimeParams, sessionSettings) // which a pooler may refuse
 		}
-		// A pooler may refuse to connect with these. A statement that has to wait for a row ends
-		// before the driver stops waiting for its answer, so few are left waiting at the server.
-		c.RuntimeParams["lock_timeout"] = "2s"
-		c.RuntimeParams["default_transaction_isolation"] = "read committed"
-		// The server plans each statement once for a connection. Otherwise it would plan those with
-		// arrays each time, which takes longer than most of them, since it expects fewer elements
-		// then. Such a plan may be older than the rows in the tables: it uses the indexes.
-		c.RuntimeParams["plan_cache_mode"] = "force_generic_plan"
-		c.RuntimeParams["enable_seqscan"] = "off"
-		c.RuntimeParams["jit"] = "off" // which the costs in such a plan would call for
 		return nil
 	}
 	source, err := pgxpool.NewWithConfig(context.Background(), made)
@@ -152,22 +143,48 @@ func (s *settings) open(ctx context.Context) (*pool, error) {
 		return nil, hideText(err)
 	}
 	p.source = pgxSource{source}
+	if err := p.detect(within); err != nil {
+		p.close()
+		return nil, plain(ctx, err, patience)
+	}
+	detected.Store(true)
 	return p, nil
 }
 
-// detect finds out whether a pooler is between here and the server.
-func (p *pool) detect(ctx context.Context, config *pgx.ConnConfig) error {
-	conn, err := pgx.ConnectConfig(ctx, config.Copy())
-	if err != nil {
+// sessionSettings are those of the driver's own connections.
+var sessionSettings = map[string]string{
+	// A statement that has to wait for a row ends before the driver stops waiting for its answer,
+	// so few are left waiting at the server.
+	"lock_timeout":                  "2s",
+	"default_transaction_isolation": "read committed",
+	// The server plans each statement once for a connection. Otherwise it would plan those with
+	// arrays each time, which takes longer than most of them, since it expects fewer elements then.
+	// Such a plan may be older than the rows in the tables: it uses the indexes.
+	"plan_cache_mode": "force_generic_plan",
+	"enable_seqscan":  "off",
+	"jit":             "off", // which the costs in such a plan would call for
+}
+
+// detect finds out whether a pooler is between here and the server. Without one it gives the
+// connection the settings of the later ones.
+func (p *pool) detect(ctx context.Context) error {
+	_, err := p.with(ctx, func(conn *pgx.Conn) error {
+		var pid int64
+		if err := conn.QueryRow(ctx, "SELECT pg_backend_pid()::int8", pgx.QueryExecModeExec).Scan(&pid); err != nil {
+			return err
+		}
+		if uint32(pid) != conn.PgConn().PID() {
+			p.pooled.Store(true)
+			return conn.Close(ctx) // it would prepare statements
+		}
+		var set strings.Builder
+		for name, value := range sessionSettings {
+			fmt.Fprintf(&set, "SET %s = '%s'; ", name, value)
+		}
+		_, err := conn.Exec(ctx, set.String(), pgx.QueryExecModeSimpleProtocol)
 		return err
-	}
-	defer conn.Close(ctx)
-	var pid int64
-	if err := conn.QueryRow(ctx, "SELECT pg_backend_pid()::int8", pgx.QueryExecModeExec).Scan(&pid); err != nil {
-		return err
-	}
-	p.pooled.Store(uint32(pid) != conn.PgConn().PID())
-	return nil
+	})
+	return err
 }
 
 // refresh gives a new connection the certificates and the password that the files have now.
