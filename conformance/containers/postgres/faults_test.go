@@ -1352,15 +1352,17 @@ func postgresStoppedClient(t *service.Trial, s *service.Server) {
 // lockRowOf locks the only row that a table has for a name.
 func lockRowOf(t testing.TB, s *service.Server, table, name string) (unlock func()) {
 	t.Helper()
-	tx, err := poolOf(t, s.URL).Begin()
+	db := open(t, s.URL)
+	t.Cleanup(func() { db.Close() })
+	tx, err := db.Begin()
 	if err != nil {
 		t.Fatal(err)
 	}
+	unlock = sync.OnceFunc(func() { tx.Rollback(); db.Close() })
+	t.Cleanup(unlock)
 	var n int
 	if err := tx.QueryRow("SELECT count(*) FROM (SELECT 1 FROM "+table+" WHERE prefix = '' AND name = $1 FOR UPDATE) x", []byte(name)).Scan(&n); err != nil || n != 1 {
 		t.Fatalf("%d rows of %q are locked, %v", n, name, err)
 	}
-	unlock = sync.OnceFunc(func() { tx.Rollback() })
-	t.Cleanup(unlock)
 	return unlock
 }

@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"database/sql"
 	"fmt"
 	"testing"
 	"time"
@@ -21,12 +22,15 @@ func TestPostgresRaces(t *testing.T) {
 	var parts []part
 	for _, first := range contests {
 		parts = append(parts, part{first.name, func(t *service.Trial, s *service.Server) {
+			from, user := userOf(t, s, "races")
+			of := func() *poolSide { return side(t, config(t, from), netfault.NewProxy(), postgres.Options{}) }
+			c := course{s: s, db: poolOf(t, s.URL), user: user, x: of(), y: of(), z: of()}
 			for _, second := range contests {
 				if second.name == first.name { // both travel together, and have one answer
 					continue
 				}
 				for _, waits := range []bool{true, false} {
-					contest(t, s, first, second, waits)
+					c.contest(t, first, second, waits)
 				}
 			}
 		}})
@@ -44,6 +48,9 @@ type contender struct {
 // course is the lock of a race: one client holds it, another waits or does not, and a third may
 // come.
 type course struct {
+	s            *service.Server
+	db           *sql.DB
+	user         string // of the clients
 	holds, waits driver.Request
 	token        driver.Token
 	x, y, z      *poolSide
@@ -78,24 +85,13 @@ var contests = []contender{
 }
 
 // contest is one race.
-func contest(t *service.Trial, s *service.Server, first, second contender, waits bool) {
+func (c course) contest(t *service.Trial, first, second contender, waits bool) {
 	t.Helper()
-	from, user := s.URL, ""
-	if user = "races_" + databaseOf(t, s.URL); one[int](t, poolOf(t, s.URL), "SELECT count(*) FROM pg_roles WHERE rolname = $1", user) == 0 {
-		userOf(t, s, "races")
-	}
-	from = as(t, s.URL, user, "")
-	of := func() *poolSide { return side(t, config(t, from), netfault.NewProxy(), postgres.Options{}) }
-	c := &course{x: of(), y: of(), z: of()}
-	for _, b := range []*poolSide{c.x, c.y, c.z} {
-		defer b.Close()
-	}
 	what := fmt.Sprintf("%s, %s, with a waiter %t", first.name, second.name, waits)
 	c.holds = steps.Asked(c.x, "races/"+what, time.Hour)
 	c.token = steps.Acquired(t, c.x, c.holds).Token
 	c.waits = steps.Waiting(c.y, c.holds.Name, time.Hour)
-	h := &history{db: poolOf(t, s.URL), name: c.holds.Name, cancelled: map[driver.ID]bool{}}
-	defer h.db.Close()
+	h := &history{db: c.db, name: c.holds.Name, cancelled: map[driver.ID]bool{}}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	waited := make(chan error, 1)
@@ -105,13 +101,13 @@ func contest(t *service.Trial, s *service.Server, first, second contender, waits
 	}
 	rs := []driver.Request{steps.Asked(c.z, c.holds.Name, time.Hour), steps.Asked(c.z, c.holds.Name, time.Hour)}
 
-	unlock := lockRow(t, s, c.holds.Name)
+	unlock := lockRow(t, c.s, c.holds.Name)
 	answers := make([]chan error, 2)
 	for i, k := range []contender{first, second} {
 		answers[i] = make(chan error, 1)
-		go func() { answers[i] <- k.do(c, rs[i]) }()
+		go func() { answers[i] <- k.do(&c, rs[i]) }()
 		for end := time.Now().Add(300 * time.Millisecond); time.Now().Before(end); <-time.After(5 * time.Millisecond) {
-			if _, wait := transactions(t, h.db, user); wait > i || len(answers[i]) > 0 {
+			if _, wait := transactions(t, c.db, c.user); wait > i || len(answers[i]) > 0 {
 				// one that was answered without the row, or shares the other's visit, does not
 				break
 			}
@@ -130,7 +126,7 @@ func contest(t *service.Trial, s *service.Server, first, second contender, waits
 		}
 		said := make([]string, 2)
 		for _, i := range order {
-			said[i] = []contender{first, second}[i].model(c, m, rs[i])
+			said[i] = []contender{first, second}[i].model(&c, m, rs[i])
 			m.grantNew()
 		}
 		return said[0] + ", " + said[1], m

@@ -52,11 +52,12 @@ func TestPostgresSearchPath(t *testing.T) {
 		excludes(b)
 	}
 
-	bouncer := service.StartOwn(t, Before(s))
+	// all its clients share one session
+	bouncer := service.StartOwn(t, Before(s, "default_pool_size = 1"))
 	pooled := with(t, s.URL, func(u *url.URL) { u.Host = bouncer.Addr })
 	p := byURL(t, pooled)
 	excludes(p)
-	execute(t, poolOf(t, pooled), "SET search_path = tenant") // in the session that is used next
+	execute(t, poolOf(t, pooled), "SET search_path = tenant")
 	excludes(p)
 	says(t, "a session with another search_path", map[string]error{"Open": steps.FirstLock(t, pooled)}, "search_path of the session", "shares with dlock")
 	for _, table := range []string{"dlock_locks", "dlock_requests"} {

@@ -91,8 +91,8 @@ exec pgbouncer "$@" listening.ini`
 	Ask: askPgBouncer,
 }
 
-// Before is a PgBouncer before the server.
-func Before(s *service.Server) service.Kind {
+// Before is a PgBouncer before the server, with further settings.
+func Before(s *service.Server, settings ...string) service.Kind {
 	k := PgBouncer
 	k.Prepare = func(dir string) []string {
 		config := fmt.Sprintf(`[databases]
@@ -108,7 +108,8 @@ max_prepared_statements = 0
 server_login_retry = 1
 max_client_conn = 2000
 default_pool_size = 40
-`, s.Ports[0], dir)
+%s
+`, s.Ports[0], dir, strings.Join(settings, "\n"))
 		return []string{"sh", "-c", `printf '%s' "$1" >pgbouncer.ini`, "sh", config}
 	}
 	return k
