@@ -66,7 +66,7 @@ for wrong flags.`,
 					}
 					c, err := b.open(ctx, url, 0, cmd.ErrOrStderr())
 					if err != nil {
-						return err
+						return ofSide(i, err)
 					}
 					defer c.Close()
 					m.sides[i] = moveSide{client: c, title: title(url)}
@@ -106,6 +106,11 @@ type moveSide struct {
 	both   map[string]string // the clients that lock on both
 }
 
+// ofSide adds to an error which of the two backends it concerns: both may have the same address.
+func ofSide(i int, err error) error {
+	return fmt.Errorf("%s: %w", []string{"OLD", "NEW"}[i], err)
+}
+
 // look reads the queues of the names, or of all names, on both sides.
 func (m *move) look(ctx context.Context, names []string) error {
 	if len(names) == 0 {
@@ -119,7 +124,7 @@ func (m *move) look(ctx context.Context, names []string) error {
 		for _, name := range names {
 			q, err := m.sides[i].client.Inspect(ctx, name)
 			if err != nil {
-				return err
+				return ofSide(i, err)
 			}
 			for _, r := range slices.Concat(q.Holders, q.Waiters) {
 				m.sides[i].add(r)
@@ -132,13 +137,13 @@ func (m *move) look(ctx context.Context, names []string) error {
 // list returns the names that are in use on either side.
 func (m *move) list(ctx context.Context) ([]string, error) {
 	var all []string
-	for _, s := range m.sides {
+	for i, s := range m.sides {
 		names, err := s.client.List(ctx)
 		if errors.Is(err, dlock.ErrUnsupported) {
 			return nil, usage("%s cannot list its names; give the names to look at", s.title)
 		}
 		if err != nil {
-			return nil, err
+			return nil, ofSide(i, err)
 		}
 		all = append(all, names...)
 	}

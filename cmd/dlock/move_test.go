@@ -82,7 +82,9 @@ func TestMove(t *testing.T) {
 	_, errOut = atURL(t, "", 2, "move", old+" "+new, new)
 	wantText(t, errOut, "one URL each")
 	_, errOut = atURL(t, "", 2, "move", "redis://u:canary@h:1/x y", new)
-	wantText(t, errOut, "the path must be")
+	wantText(t, errOut, "OLD: ", "the path must be")
+	_, errOut = atURL(t, "", 2, "move", old, "redis://u:canary@h:1/x y")
+	wantText(t, errOut, "NEW: ", "the path must be")
 	_, errOut = atURL(t, "", 1, "ls", "--url", "redis://u:canary@127.0.0.1:1 redis://u:canary@127.0.0.1:2")
 	wantText(t, errOut, "127.0.0.1:1")
 }
