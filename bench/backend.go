@@ -55,6 +55,7 @@ func postgresURL(addr string) string {
 }
 
 func serverOf(k service.Kind) func(service.T) (string, *service.Server) {
+	k.OnDisk = true
 	return func(t service.T) (string, *service.Server) {
 		s := service.StartOwn(t, k)
 		return s.Addr, s

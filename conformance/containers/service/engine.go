@@ -96,7 +96,10 @@ func (b *box) start() error {
 			Reader: strings.NewReader(text), ContainerFilePath: b.dir + "/" + name, FileMode: 0o644,
 		})
 	}
-	keeper := keeperOf(b.image)
+	var memory testcontainers.Container
+	if !b.kind.OnDisk {
+		memory = keeperOf(b.image)
+	}
 	var err error
 	b.c, err = contain(ctx, testcontainers.ContainerRequest{
 		Image:      b.image,
@@ -104,14 +107,14 @@ func (b *box) start() error {
 		Files:      files,
 		ConfigModifier: func(c *container.Config) {
 			c.WorkingDir, c.User = b.dir, "0"
-			if keeper == nil {
+			if memory == nil {
 				c.Volumes = map[string]struct{}{dataDir: {}}
 			}
 		},
 		HostConfigModifier: func(h *container.HostConfig) {
 			h.NetworkMode = "host"
-			if keeper != nil {
-				h.VolumesFrom = []string{keeper.GetContainerID()}
+			if memory != nil {
+				h.VolumesFrom = []string{memory.GetContainerID()}
 			}
 		},
 	})
@@ -235,7 +238,7 @@ func (b *box) wipe() error {
 		if err := discard(ctx, b.engine, id); err != nil {
 			return err
 		}
-		if keeper.c == nil {
+		if b.kind.OnDisk || keeper.c == nil {
 			return nil
 		}
 		code, _, err := keeper.c.Exec(ctx, []string{"rm", "-rf", b.dir})

@@ -55,6 +55,10 @@ type Kind struct {
 	Ports int               // how many a server listens on; 0: one
 	Files map[string]string // files for the folder of the data: text by name
 
+	// OnDisk keeps the data of a container on the engine's disk. Otherwise they are in memory, and
+	// what a client does never waits for a disk, whatever the server's settings are.
+	OnDisk bool
+
 	// Prepare, unless it is nil, is a program and its arguments that fill a new folder of the data
 	// before the first start.
 	Prepare func(dir string) []string
