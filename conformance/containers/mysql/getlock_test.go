@@ -187,7 +187,7 @@ func namedView(t *testing.T, s *service.Server) {
 // namedWaits returns how many connections wait for a named lock.
 func namedWaits(t *testing.T, db *sql.DB) int {
 	t.Helper()
-	return one[int](t, db, "SELECT COUNT(*) FROM information_schema.processlist WHERE command <> 'Sleep' AND info LIKE 'SELECT GET\\_LOCK(%'")
+	return one[int](t, db, "SELECT COUNT(*) FROM information_schema.processlist WHERE state = 'User lock'")
 }
 
 // namedOrder: waiters of dlock and of the peer are granted in order of arrival, without a pause.
