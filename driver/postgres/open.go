@@ -175,7 +175,8 @@ func (p *pool) detect(ctx context.Context) error {
 		}
 		if uint32(pid) != conn.PgConn().PID() {
 			p.pooled.Store(true)
-			return conn.Close(ctx) // it would prepare statements
+			_ = conn.Close(ctx) // it would prepare statements
+			return nil
 		}
 		var set strings.Builder
 		for name, value := range sessionSettings {

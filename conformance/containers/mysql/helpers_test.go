@@ -158,8 +158,8 @@ func transactions(t service.T, db *sql.DB, user string) (open, wait int) {
 
 // shown is held for a query about the transactions of a server. The server shows a copy of them,
 // which it refreshes only if it was not read for a tenth of a second: so the tests take turns. The
-// copy has the statements of all sessions. On a busy machine MySQL may copy one that is just being
-// replaced, and refuses the query for what are then no characters (3854).
+// copy has the statements of all sessions, and MySQL was seen to refuse a query of it since one was
+// not UTF-8 (3854), for a moment on a busy machine.
 func shown[V any](t service.T, db rower, query string, args ...any) (v V) {
 	t.Helper()
 	copies.Lock()

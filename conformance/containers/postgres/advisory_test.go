@@ -563,7 +563,7 @@ func advisoryCommand(t *testing.T, s *service.Server) {
 	run(0, "held", "run", "script", "--", "sh", "-c", `"$DLOCK" inspect script; "$DLOCK" run --try --no-join script -- true || echo held`)
 	check := steps.NewChecker(t)
 	fine := map[string][2]string{
-		"version": {"fine", "PostgreSQL"}, "role": {"fine", ""}, "pooler": {"fine", ""}, "functions": {"fine", "advisory locks"},
+		"version": {"fine", strings.Replace(s.Version, "postgres", "PostgreSQL", 1)}, "role": {"fine", ""}, "pooler": {"fine", ""}, "functions": {"fine", "advisory locks"},
 		"holders": {"fine", "user, address"}, "laws": {"fine", "core laws hold"},
 	}
 	check.Wants("advisory locks", url, fine)
