@@ -392,33 +392,25 @@ func TestPostgresWinterTime(t *testing.T) {
 	}
 }
 
-// TestPostgresFirstConnection: Open makes one connection, which serves the first calls. It has the
-// settings of those that follow: a statement that waits for a row ends, and does not stay at the
-// server after the client has left it.
+// TestPostgresFirstConnection: Open makes one connection, which serves the first calls, and has the
+// settings of those that follow.
 func TestPostgresFirstConnection(t *testing.T) {
 	t.Parallel()
 	s := migrated(t, shared(t))
 	root := poolOf(t, s.URL)
+	execute(t, root, "CREATE TABLE seen (settings text)",
+		`CREATE FUNCTION see() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+			INSERT INTO seen SELECT concat_ws(' ', current_setting('lock_timeout'), current_setting('plan_cache_mode'),
+				current_setting('enable_seqscan'), current_setting('jit'), current_setting('default_transaction_isolation'));
+			RETURN NULL; END $$`,
+		"CREATE TRIGGER see AFTER INSERT OR UPDATE ON dlock_locks FOR EACH ROW EXECUTE FUNCTION see()")
 	own, p := ownSide(t, s)
-	r := steps.Asked(own, "first connection", time.Hour)
-	steps.Acquired(t, own, r)
+	steps.Acquired(t, own, steps.Asked(own, "first connection", time.Minute))
 	if n := p.Counts().Open; n != 1 {
 		t.Errorf("%d connections are open; want 1", n)
 	}
-	unlock := lockRow(t, s, r.Name)
-	released := make(chan error, 1)
-	go func() { released <- own.Release(context.Background(), r) }()
-	const waits = " FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
-	var first string
-	await.That(t, "the release waits for the row", func() bool {
-		first = one[string](t, root, "SELECT coalesce(min(pid || ' ' || query_start), '')"+waits)
-		return first != ""
-	})
-	await.That(t, "the statement that waited has ended", func() bool {
-		return one[int](t, root, "SELECT count(*)"+waits+" AND pid || ' ' || query_start = $1", first) == 0
-	})
-	unlock()
-	if err := <-released; err != nil {
-		t.Errorf("Release: %v", err)
+	const want = "2s force_generic_plan off off read committed"
+	if got := one[string](t, root, "SELECT coalesce(string_agg(DISTINCT settings, ', '), '') FROM seen"); got != want {
+		t.Errorf("the lock was taken in a session with %q; want %q", got, want)
 	}
 }
