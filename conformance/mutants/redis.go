@@ -117,4 +117,18 @@ var redis = []mutant{
 		new:  "keys, sharded, kept := []string{key, rlock.Tombstone(key, r.ID)}, \"-\", int64(0)",
 		pkg:  redisTests, test: "TestRedissonSlotMoves",
 	},
+	{
+		name: "redis: a copy that had no answer counts as refused, since the one before was",
+		file: "driver/redis/pipeline.go",
+		old:  "c.unsure = c.unsure || c.copies > 0 // why",
+		new:  "// why",
+		pkg:  "driver/redis", test: "TestWhyThereIsNoAnswer",
+	},
+	{
+		name: "redis: a call whose last copy had no answer forgets why the one before was refused",
+		file: "driver/redis/pipeline.go",
+		old:  "kit.Ended(ctx, why)\n\t\t}",
+		new:  "kit.Ended(ctx, nil)\n\t\t}",
+		pkg:  "driver/redis", test: "TestWhyThereIsNoAnswer",
+	},
 }

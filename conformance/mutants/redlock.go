@@ -46,4 +46,18 @@ var redlock = []mutant{
 		new:  "b.call(b.layout.renew, rs[i].Name, rs[i].ID.String(), millis(rs[i].TTL))",
 		pkg:  redisTests, test: "TestRedisSetNXCluster",
 	},
+	{
+		name: "redlock: a call whose last copy had no answer forgets that its slot moves",
+		file: "driver/redis/redlock/quorum.go",
+		old:  "c.Err = &movingError{refused, c.Err}",
+		new:  "_ = refused",
+		pkg:  "driver/redis/redlock", test: "TestASlotThatMoves",
+	},
+	{
+		name: "redlock: a call is sent again until its time is over, when its caller no longer waits",
+		file: "driver/redis/redlock/quorum.go",
+		old:  "end.Add(-time.Until(end)/10)",
+		new:  "end",
+		pkg:  "driver/redis/redlock", test: "TestASlotThatMoves",
+	},
 }

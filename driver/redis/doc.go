@@ -151,10 +151,11 @@
 //   - A publication is late, or is of an earlier stay in the queue: the time that it proves counts
 //     from the call, not from the message, and another place means another stay. Such a message
 //     only wakes the waiter.
-//   - A publication is lost: the first waiter of each client and name asks again every second. Each
-//     waiter asks every TTL/3 (every second, if that is longer), which also keeps it alive. After a
-//     new subscription all waiters ask. If a call finds a Shared grant for which no message came,
-//     all waiters of that client and name ask.
+//   - A publication is lost: the first waiter of each client and name asks again every second. If a
+//     client waits under more than 1,000 names they ask less often, some 1,000 times a second in
+//     all. Each waiter asks every TTL/3 (every second, if that is longer), which also keeps it
+//     alive. After a new subscription all waiters ask. If a call finds a Shared grant for which no
+//     message came, all waiters of that client and name ask.
 //   - A client dies or is cut off while it waits, was last seen within the grant window, and is
 //     granted: that costs the queue its TTL, as if it had died a moment later. Once it has been
 //     silent for a window, its other requests cost one window together.

@@ -136,12 +136,17 @@ func (p *pipelines) once(ctx context.Context, closed <-chan struct{}, c *call) e
 	return driver.ErrClosed
 }
 
-// try sends the call by once, and repeats it after errors that may be temporary.
+// try sends the call by once, and repeats it after errors that may be temporary. If ctx ends while
+// a copy has no answer, the error includes why the last copy that had one failed.
 func (p *pipelines) try(ctx context.Context, closed <-chan struct{}, c *call, once func() error) (any, error) {
 	wait, start := 10*time.Millisecond, time.Now()
+	var why error
 	for tries := 1; ; tries++ {
-		if err := once(); err != nil {
+		if err := once(); errors.Is(err, driver.ErrClosed) {
 			return nil, err
+		} else if err != nil {
+			c.unsure = c.unsure || c.copies > 0 // why says nothing about the copy under way
+			return nil, kit.Ended(ctx, why)
 		}
 		if c.Err == nil {
 			p.answered.Store(true)
@@ -166,8 +171,9 @@ func (p *pipelines) try(ctx context.Context, closed <-chan struct{}, c *call, on
 		case tries >= copiesMax:
 			return c.Reply, c.Err
 		}
-		reload(ctx, p.rdb, c.Err)
-		if err := pause(ctx, closed, wait, c.Err); err != nil {
+		why = c.Err
+		reload(ctx, p.rdb, why)
+		if err := pause(ctx, closed, wait, why); err != nil {
 			return nil, err
 		}
 		wait *= 4

@@ -10,7 +10,8 @@ import (
 )
 
 // checkInterval is how often the first waiter of a client and name asks the server: a message may
-// have been lost, or the client of the request ahead may be dead.
+// have been lost, or the client of the request ahead may be dead. For more than 1,000 names it is
+// longer (see [kit.NewWaiters]).
 const checkInterval = time.Second
 
 // ownRequest is a request of this client, with what it knows of its place in the queue.
@@ -57,8 +58,8 @@ func (b *Backend) waits(w *waiter, a acquireReply, asked time.Time) {
 	if g == nil || g.First() != w {
 		return
 	}
-	if a.expiry > 0 && a.expiry < checkInterval {
-		g.WakeAfter(kit.AfterExpiry(a.expiry))
+	if a.expiry > 0 {
+		g.WakeWithin(kit.AfterExpiry(a.expiry))
 	}
 	if a.arrived { // the server had dropped it, and perhaps the others too
 		for _, other := range g.All()[1:] {

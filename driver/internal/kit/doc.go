@@ -5,6 +5,7 @@
 //   - waiters.go: the calls of Acquire that wait, by name.
 //   - line.go: the calls that wait to be sent.
 //   - limiter.go: how many calls are under way.
+//   - openings.go: how many connections are opened at once.
 //   - outcome.go: what an error means for the outcome of a call.
 //   - repeat.go: work that a driver repeats in the background until the service has done it.
 //   - tombstones.go: the IDs of requests that must not be created again.

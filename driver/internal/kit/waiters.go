@@ -35,8 +35,12 @@ type Waiter[R Record] struct {
 	wake    Signal
 }
 
+// wakesMax is how many first waiters are woken a second, however many names there are.
+const wakesMax = 1000
+
 // NewWaiters returns an empty set of waiters that the given lock guards. If every is not 0, the
-// first waiter of each name is woken that often, in case news was lost.
+// first waiter of each name is woken that often, in case news was lost. For more than wakesMax
+// names that is less often, in proportion: the service has other things to do.
 func NewWaiters[R Record, S any](mu sync.Locker, every time.Duration) Waiters[R, S] {
 	return Waiters[R, S]{mu, every, map[string]*Group[R, S]{}}
 }
@@ -50,7 +54,7 @@ func (ws *Waiters[R, S]) Add(m R) (w *Waiter[R], g *Group[R, S], first bool) {
 		g, first = &Group[R, S]{all: ws, name: r.Name}, true
 		ws.groups[r.Name] = g
 		if ws.every > 0 {
-			g.WakeAfter(Jitter(ws.every, ws.every/5))
+			g.WakeAfter(ws.pause())
 		}
 	}
 	w = &Waiter[R]{m, NewSignal()}
@@ -59,6 +63,12 @@ func (ws *Waiters[R, S]) Add(m R) (w *Waiter[R], g *Group[R, S], first bool) {
 		w.Wake()
 	}
 	return w, g, first
+}
+
+// pause is the time until the first waiter of a name is woken again, if every is not 0.
+func (ws *Waiters[R, S]) pause() time.Duration {
+	every := max(ws.every, time.Duration(len(ws.groups))*time.Second/wakesMax)
+	return Jitter(every, every/5)
 }
 
 // Remove removes a call of Acquire that no longer waits.
@@ -140,6 +150,15 @@ func (g *Group[R, S]) WakeAfter(d time.Duration) {
 	}
 }
 
+// WakeWithin is WakeAfter, but sooner if d is longer than the interval at which the first waiter of
+// each name is woken.
+func (g *Group[R, S]) WakeWithin(d time.Duration) {
+	if g.all.every > 0 {
+		d = min(d, g.all.pause())
+	}
+	g.WakeAfter(d)
+}
+
 // expire is called by the timer.
 func (g *Group[R, S]) expire() {
 	ws := g.all
@@ -150,7 +169,7 @@ func (g *Group[R, S]) expire() {
 	}
 	g.First().Wake()
 	if ws.every > 0 {
-		g.timer.Reset(Jitter(ws.every, ws.every/5))
+		g.timer.Reset(ws.pause())
 	}
 }
 

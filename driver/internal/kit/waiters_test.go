@@ -3,6 +3,7 @@ package kit
 import (
 	"context"
 	"errors"
+	"strconv"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -137,6 +138,55 @@ func TestTheFirstIsWokenAgainAndAgain(t *testing.T) {
 		}
 		mu.Lock()
 		ws.Remove(a)
+		mu.Unlock()
+	})
+}
+
+// TestManyNames: the number of wakes a second is bounded, and a name whose holder expires is woken
+// at that time all the same.
+func TestManyNames(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const names, seconds = 5000, 20
+		ws, mu := newWaiters(time.Second)
+		var all []*Waiter[*OwnRequest]
+		mu.Lock()
+		for i := range names {
+			w, _, _ := ws.Add(request(strconv.Itoa(i)))
+			all = append(all, w)
+		}
+		mu.Unlock()
+		wakes, most := 0, 0
+		for range seconds {
+			time.Sleep(time.Second)
+			synctest.Wait()
+			n := 0
+			for _, w := range all {
+				if woken(w) {
+					n++
+				}
+			}
+			wakes, most = wakes+n, max(most, n)
+		}
+		// they come sooner by up to a fifth, and so at first in the last fifth of the interval; the
+		// first intervals were chosen while there were fewer names
+		if wakes < wakesMax*seconds/2 || wakes > 2*wakesMax*seconds {
+			t.Errorf("%d wakes in %d s for %d names, %d of them in one", wakes, seconds, names, most)
+		}
+		w := all[7]
+		for _, d := range []time.Duration{10 * time.Millisecond, time.Hour} {
+			mu.Lock()
+			ws.Group("7").WakeWithin(d)
+			mu.Unlock()
+			woken(w)
+			began := time.Now()
+			if err := w.Sleep(t.Context(), nil, time.Hour); err != nil || time.Since(began) > min(d, names*time.Second/wakesMax) {
+				t.Errorf("woken after %s, want %s at most: %v", time.Since(began), d, err)
+			}
+		}
+		mu.Lock()
+		for _, w := range all {
+			ws.Remove(w)
+		}
 		mu.Unlock()
 	})
 }

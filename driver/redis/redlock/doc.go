@@ -198,9 +198,10 @@
 //     force is forgotten.
 //   - The key of the lock is lost: nothing holds any more on that master, whatever stands beside.
 //   - The slot of the keys moves in a Cluster, and some are not on the node (TRYAGAIN): the call
-//     was not executed, and is sent again until the time is over. Renewals, releases and Inspect
-//     name no tombstone that they do not need. So they find all of their keys on one node, except
-//     for the moment between the moves of two keys. Nothing is granted until the slot has moved.
+//     was not executed, and is sent again until nearly all of its time is over, so that its error
+//     says that the slot moves. Renewals, releases and Inspect name no tombstone that they do not
+//     need. So they find all of their keys on one node, except for the moment between the moves of
+//     two keys. Nothing is granted until the slot has moved.
 //   - A key holds something else, or has another format: the master counts as one that did not
 //     answer, the error names the key, and nothing is changed.
 package redlock

@@ -66,27 +66,49 @@ func (b *Backend) broadcast(timeout time.Duration, calls func() []*script.Call, 
 	return answers, nil
 }
 
-// exec runs the calls on a master. A Cluster does not execute calls while the slot of their keys
-// moves and some of the keys are elsewhere; they are sent again until ctx is about to end, early
-// enough for their error to be the answer.
+// exec runs the calls on a master until ctx ends, at its deadline. A Cluster does not execute calls
+// while the slot of their keys moves and some of the keys are elsewhere; they are sent again, for
+// nine tenths of the time, so that their error arrives before the caller stops waiting for it.
 func (b *Backend) exec(ctx context.Context, m *master, calls []*script.Call) {
-	for script.Exec(ctx, m.rdb, calls); ; script.Exec(ctx, m.rdb, calls) {
-		calls = slices.DeleteFunc(slices.Clone(calls), func(c *script.Call) bool { return !fault.Moving(c.Err) })
-		if len(calls) == 0 {
-			return
-		}
-		if end, ok := ctx.Deadline(); ok && time.Until(end) < 4*movingPause {
-			return
-		}
+	script.Exec(ctx, m.rdb, calls)
+	calls = slices.DeleteFunc(slices.Clone(calls), func(c *script.Call) bool { return !fault.Moving(c.Err) })
+	if len(calls) == 0 {
+		return
+	}
+	end, _ := ctx.Deadline()
+	again, cancel := context.WithDeadline(ctx, end.Add(-time.Until(end)/10))
+	defer cancel()
+	for {
 		select {
 		case <-time.After(movingPause):
-		case <-ctx.Done():
+		case <-again.Done():
 			return
 		case <-b.life.Closed():
 			return
 		}
+		refused := calls[0].Err
+		script.Exec(again, m.rdb, calls)
+		for _, c := range calls {
+			if c.Err != nil && again.Err() != nil && !fault.Moving(c.Err) {
+				c.Err = &movingError{refused, c.Err}
+			}
+		}
+		calls = slices.DeleteFunc(calls, func(c *script.Call) bool { return !fault.Moving(c.Err) })
+		if len(calls) == 0 {
+			return
+		}
 	}
 }
+
+// movingError is the error of a call whose time ended after it was refused because its slot moves,
+// and was sent again.
+type movingError struct{ refused, last error }
+
+// Error returns the text of the refusal.
+func (e *movingError) Error() string { return e.refused.Error() }
+
+// Unwrap returns the error of the last copy, which may have been executed.
+func (e *movingError) Unwrap() error { return e.last }
 
 // collect passes up to n answers to take as they arrive, until take has enough or timeout expires.
 // If ctx or the backend ends before, it returns that error.
@@ -187,6 +209,9 @@ func (e *noMajority) Is(target error) bool {
 func (b *Backend) explain(name string, err error) error {
 	if err == nil {
 		return nil
+	}
+	if m := (*movingError)(nil); errors.As(err, &m) {
+		err = m.refused
 	}
 	err = fault.WithoutArguments(err)
 	key := b.layout.keys(name, "")[0]

@@ -6,11 +6,17 @@ import (
 	"fmt"
 	"net"
 	"slices"
+	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/dlock-go/dlock/driver"
 	"github.com/dlock-go/dlock/driver/internal/kit"
+	"github.com/dlock-go/dlock/driver/redis/internal/fault"
+	"github.com/dlock-go/dlock/driver/redis/internal/script"
 )
 
 func TestNoAnswerIsNotTheCallersTimeout(t *testing.T) {
@@ -28,6 +34,62 @@ func TestNoAnswerIsNotTheCallersTimeout(t *testing.T) {
 		t.Errorf("%q; want %q", e, want)
 	}
 }
+
+// TestASlotThatMoves: the error of a call says that the slot of its key moves, although the time
+// ends while a copy of it has no answer, and that copy counts as one that may have been executed.
+func TestASlotThatMoves(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		clients := masters("127.0.0.1:1", "127.0.0.2:1", "127.0.0.3:1")
+		for _, c := range clients {
+			defer c.Close()
+			c.AddHook(&moving{})
+		}
+		b, err := New(clients, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer b.Close()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		c := b.call(b.layout.release, "n", "id")
+		b.exec(ctx, b.masters[0], []*script.Call{c})
+		end, _ := ctx.Deadline()
+		if left := time.Until(end); left <= 0 || !fault.Unknown(c.Err) {
+			t.Errorf("%v when %s of the call's time are left; want an unknown outcome, and some time", c.Err, left)
+		}
+		if err := b.explain("n", c.Err); err == nil || !strings.Contains(err.Error(), "is moving to another node") || kit.IsContext(err) {
+			t.Errorf("the error for the caller: %v", err)
+		}
+	})
+}
+
+// moving is a node that refuses a call because its slot moves, and does not answer a second one.
+type moving struct{ asked bool }
+
+func (m *moving) ProcessHook(redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, c redis.Cmder) error {
+		err := error(tryAgain{})
+		if m.asked {
+			<-ctx.Done()
+			err = ctx.Err()
+		}
+		m.asked = true
+		c.SetErr(err)
+		return err
+	}
+}
+
+func (m *moving) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (m *moving) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+// tryAgain is the answer of a node that does not have all keys of a slot.
+type tryAgain struct{}
+
+func (tryAgain) Error() string { return "TRYAGAIN Multiple keys request during rehashing of slot" }
+func (tryAgain) RedisError()   {}
 
 // TestAHoldThatHasExpired: its release returns although no master exists.
 func TestAHoldThatHasExpired(t *testing.T) {
