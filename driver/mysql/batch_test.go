@@ -1,6 +1,7 @@
 package mysql
 
 import (
+	"context"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -186,7 +187,7 @@ func TestArrivalsAndLooksTravelTogether(t *testing.T) {
 			if is(stmt, take) {
 				a.id = isQueued
 			}
-			if strings.HasPrefix(stmt, "(SELECT ") && !is(stmt, poll) {
+			if strings.HasPrefix(stmt, "(SELECT ") {
 				for i, part := range strings.Split(stmt, " UNION ALL ") {
 					name := quoted.FindAllStringSubmatch(part, -1)[1][1]
 					place := name[len(name)-2:] // the last digit of its number, in hexadecimal
@@ -329,5 +330,40 @@ func TestATakeThatIsNotReadBack(t *testing.T) {
 		if failed != n-1 || len(f.holders) > 0 || b.requests.Len() > 0 {
 			t.Errorf("%d of %d failed, and %d hold; %d are in the record", failed, n, len(f.holders), b.requests.Len())
 		}
+	})
+}
+
+// TestViewsDelayNoLock: a page that reads all locks again and again takes its turn among the calls
+// for locks.
+func TestViewsDelayNoLock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &scripted{takes: 20 * time.Millisecond, answer: func(stmt string) (a answer, err error) {
+			if is(stmt, take) {
+				a.id = isHeld
+			}
+			return a, nil
+		}}
+		b := s.client(t, Options{})
+		ctx, cancel := context.WithCancel(t.Context())
+		var views, wait sync.WaitGroup
+		for range 100 {
+			views.Go(func() {
+				for ctx.Err() == nil {
+					_, _ = b.Inspect(ctx, "x")
+					_, _ = b.List(ctx)
+				}
+			})
+		}
+		time.Sleep(time.Second)
+		r := exclusive("y")
+		r.Wait = true
+		wait.Go(func() { _, _ = b.Acquire(ctx, r) })
+		time.Sleep(time.Second)
+		if n := s.count("GREATEST(others, VALUES(others))"); n == 0 {
+			t.Error("beside the views a request did not arrive within a second")
+		}
+		cancel()
+		views.Wait()
+		wait.Wait()
 	})
 }

@@ -23,7 +23,7 @@ func check(ctx context.Context, c driver.Config) ([]driver.Finding, error) {
 		return nil, err
 	}
 	defer db.Close()
-	p := &pool{db: db, owned: true}
+	p := &pool{db: db, owned: true, openings: &s.openings}
 	variables, err := p.variables(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("reach %s: %w", s.config.Addr, explain(err))
@@ -144,7 +144,7 @@ func isolation(is map[string]string) driver.Finding {
 // short.
 func (p *pool) setUp(ctx context.Context) (driver.Finding, error) {
 	f := driver.Finding{About: "tables", Found: "both, of format 1"}
-	_, err := p.readSchema(ctx)
+	_, err := p.readSchema(ctx, patience)
 	var e *mysql.MySQLError
 	switch {
 	case err == nil:

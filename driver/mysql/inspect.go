@@ -15,7 +15,7 @@ const listPage = 5000
 // Inspect implements [driver.Backend]. A long queue is read in pieces, each with a statement of its
 // own: a request that comes or goes meanwhile may be missing or present.
 func (b *Backend) Inspect(ctx context.Context, name string) (driver.Queue, error) {
-	return ask(ctx, b, func(t *task) (q driver.Queue, err error) {
+	return ask(ctx, b, false, func(t *task) (q driver.Queue, err error) {
 		l, err := b.readAll(t, name)
 		if err == nil {
 			q = l.queue()
@@ -43,21 +43,22 @@ func (b *Backend) readAll(t *task, name string) (*lock, error) {
 	return nil, errBusy
 }
 
-// ask runs a task that leaves nothing to clean up.
-func ask[V any](ctx context.Context, b *Backend, do func(*task) (V, error)) (v V, err error) {
+// ask runs a task that leaves nothing to clean up. One that lets others go on is urgent; a view of
+// the locks is not, however often it is asked for.
+func ask[V any](ctx context.Context, b *Backend, urgent bool, do func(*task) (V, error)) (v V, err error) {
 	if err := ctx.Err(); err != nil {
 		return v, err
 	}
 	if b.life.Over() {
 		return v, driver.ErrClosed
 	}
-	t := b.newTask(true)
+	t := b.newTask(urgent)
 	return run(ctx, t, b.life.Closed(), func() (V, error) { return do(t) })
 }
 
 // Break implements [driver.Breaker].
 func (b *Backend) Break(ctx context.Context, name string, token driver.Token, force bool) error {
-	_, err := ask(ctx, b, func(t *task) (struct{}, error) { return struct{}{}, b.end(t, name, token, force) })
+	_, err := ask(ctx, b, true, func(t *task) (struct{}, error) { return struct{}{}, b.end(t, name, token, force) })
 	return err
 }
 
@@ -139,7 +140,7 @@ func (b *Backend) markBroken(t *task, name string, token driver.Token) (found []
 
 // List implements [driver.Lister]. Many names are read in pieces.
 func (b *Backend) List(ctx context.Context) ([]string, error) {
-	return ask(ctx, b, func(t *task) (names []string, err error) {
+	return ask(ctx, b, false, func(t *task) (names []string, err error) {
 		for after := "X''"; ; {
 			a, err := t.send(fill(list, ":prefix", b.prefix, ":after", after, ":most", strconv.Itoa(listPage)))
 			if err != nil {

@@ -31,13 +31,13 @@ func Migrate(ctx context.Context, db *sql.DB) error {
 const migrationTime = time.Minute
 
 func (p *pool) migrate(ctx context.Context) error {
-	if _, err := p.readSchema(ctx); !errors.Is(err, errSchema) {
+	if _, err := p.readSchema(ctx, patience); !errors.Is(err, errSchema) {
 		return mayNotMigrate(explain(err))
 	}
 	if err := p.apply(ctx, "mysql/*.up.sql", nil); err != nil {
 		return mayNotMigrate(err)
 	}
-	_, err := p.readSchema(ctx) // tables of another version may have come meanwhile
+	_, err := p.readSchema(ctx, patience) // tables of another version may have come meanwhile
 	return explain(err)
 }
 
@@ -101,7 +101,7 @@ func Revert(ctx context.Context, db *sql.DB, force bool) error {
 		return errNoPool
 	}
 	p := &pool{db: db}
-	if _, err := p.readSchema(ctx); errors.Is(err, errOtherSchema) {
+	if _, err := p.readSchema(ctx, patience); errors.Is(err, errOtherSchema) {
 		return err
 	} else if err != nil && !errors.Is(err, errSchema) {
 		return mayNotRevert(explain(err))

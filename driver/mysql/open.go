@@ -3,18 +3,17 @@ package mysql
 import (
 	"context"
 	"database/sql"
-	sqldriver "database/sql/driver"
 	"errors"
 	"fmt"
 	"net/url"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	mysql "github.com/go-sql-driver/mysql"
 
 	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/driver/internal/kit"
 )
 
 // schemes are the schemes of the driver's URLs.
@@ -35,6 +34,8 @@ type settings struct {
 	migrate  bool
 	o        Options
 
+	openings kit.Openings
+
 	named bool   // format=get_lock
 	key   string // the parameter, for that format
 }
@@ -53,7 +54,7 @@ func open(ctx context.Context, c driver.Config) (driver.Backend, error) {
 	if s.named {
 		return s.openNamed(ctx, db, strings.TrimSuffix(c.URL.Scheme, "s"))
 	}
-	b, err := newBackend(&pool{db: db, owned: true}, s.o, strings.TrimSuffix(c.URL.Scheme, "s"))
+	b, err := newBackend(&pool{db: db, owned: true, openings: &s.openings}, s.o, strings.TrimSuffix(c.URL.Scheme, "s"))
 	if err == nil && s.migrate {
 		err = b.pool.migrate(ctx)
 	}
@@ -81,7 +82,7 @@ func (s *settings) open() (*sql.DB, error) {
 			return nil, err
 		}
 	}
-	c := &connector{}
+	c := newConnector(&s.openings, s.config.Timeout)
 	for i, prefix := range []string{"transaction_", "tx_"} {
 		config := s.config.Clone()
 		config.Params[prefix+"isolation"], config.Params[prefix+"read_only"] = "'READ-COMMITTED'", "0"
@@ -96,27 +97,6 @@ func (s *settings) open() (*sql.DB, error) {
 	db.SetConnMaxIdleTime(2 * time.Second) // what a burst opened is closed again
 	return db, nil
 }
-
-// connector opens connections that set their sessions by one of two names of a variable, which
-// MariaDB renamed in 11.1. So a connection costs one statement instead of two.
-type connector struct {
-	names [2]sqldriver.Connector
-	older atomic.Int32 // 1: the second name is the server's
-}
-
-// Connect implements [sqldriver.Connector].
-func (c *connector) Connect(ctx context.Context) (sqldriver.Conn, error) {
-	which := c.older.Load()
-	conn, err := c.names[which].Connect(ctx)
-	if e := new(mysql.MySQLError); errors.As(err, &e) && e.Number == 1193 {
-		c.older.Store(1 - which)
-		return c.names[1-which].Connect(ctx)
-	}
-	return conn, err
-}
-
-// Driver implements [sqldriver.Connector].
-func (c *connector) Driver() sqldriver.Driver { return c.names[0].Driver() }
 
 // checkServer reaches the server, and returns an error if dlock cannot work there.
 func (p *pool) checkServer(ctx context.Context) error {
@@ -158,6 +138,7 @@ func parse(c driver.Config) (*settings, error) {
 		"completion_type": "'NO_CHAIN'"}
 	p := c.Params()
 	s.config.Timeout = p.Duration("dial_timeout", 3*time.Second)
+	s.openings.Late = s.config.Timeout
 	s.poolSize = p.Int("pool_size", 32)
 	s.migrate = p.Bool("migrate", false)
 	format := p.String("format", "")

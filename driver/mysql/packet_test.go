@@ -4,6 +4,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -50,6 +51,13 @@ func TestListsFitAPacket(t *testing.T) {
 		"renewRequests": {pairSize, func(cs []*call) string { return b.namesOf(renewRequests, cs) }},
 		"standing":      {pairSize, func(cs []*call) string { return b.namesOf(standing, cs) }},
 		"breakRequests": {pairSize, func(cs []*call) string { return b.namesOf(breakRequests, cs) }},
+		"poll": {polledSize, func(cs []*call) string {
+			var d due
+			for _, c := range cs {
+				d.names, d.places, d.first = append(d.names, c.r.Name), append(d.places, math.MaxInt64), append(d.first, c.r.ID)
+			}
+			return b.pollOf(d)
+		}},
 	} {
 		few, many := len(c.stmt(slices.Repeat([]*call{one}, 10))), len(c.stmt(slices.Repeat([]*call{one}, 110)))
 		each := (many - few) / 100
@@ -157,7 +165,7 @@ func TestPollsFitAPacket(t *testing.T) {
 				b.waits(r, int64(i+1))
 			}
 			time.Sleep(maxPoll + 200*time.Millisecond)
-			polls := s.said("(SELECT HEX(l.name)")
+			polls := s.said("SELECT HEX(l.name), l.head")
 			for _, r := range rs {
 				if !slices.ContainsFunc(polls, func(stmt string) bool {
 					return (c.refused == 0 || len(stmt) <= c.refused) && strings.Contains(stmt, hexOf(r.Name))

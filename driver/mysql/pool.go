@@ -19,7 +19,8 @@ import (
 // pool is where a client's connections come from.
 type pool struct {
 	db       *sql.DB
-	owned    bool // it belongs to the client
+	owned    bool          // it belongs to the client
+	openings *kit.Openings // of an owned pool
 	limiter  kit.Limiter
 	sessions sessions
 	checked  atomic.Bool  // the tables were found to be this driver's
@@ -99,6 +100,9 @@ func (p *pool) ask(ctx context.Context, limit time.Duration, stmt string, many b
 	}
 	if within.Err() != nil {
 		p.careful.Store(time.Now().Add(carefulTime).UnixNano())
+		if p.openings != nil {
+			p.openings.Slow()
+		}
 	}
 	return a, plain(ctx, err, limit)
 }

@@ -17,7 +17,7 @@ func (b *Backend) Raise(ctx context.Context, r driver.Request, token driver.Toke
 		return err
 	}
 	stmt := b.about(fill(lift, ":least", strconv.FormatUint(uint64(token), 10)), &r)
-	_, err := ask(ctx, b, func(t *task) (struct{}, error) {
+	_, err := ask(ctx, b, true, func(t *task) (struct{}, error) {
 		a, err := t.send(stmt)
 		if err == nil && a.id == 0 { // a KILL QUERY may have cut it short
 			a, err = t.send(stmt)

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	mysql "github.com/go-sql-driver/mysql"
 
@@ -35,7 +36,7 @@ func (p *pool) checkSchema(ctx context.Context) error {
 	if p.checked.Load() {
 		return nil
 	}
-	rights, err := p.readSchema(ctx)
+	rights, err := p.readSchema(ctx, callTimeout)
 	if err == nil {
 		tries := needed[:1] // the columns do not show DELETE
 		if !rights {
@@ -52,8 +53,8 @@ func (p *pool) checkSchema(ctx context.Context) error {
 
 // readSchema returns an error unless the tables are this driver's own. It also reports whether the
 // columns show all rights that they can show.
-func (p *pool) readSchema(ctx context.Context) (rights bool, err error) {
-	a, err := p.ask(ctx, callTimeout, "SELECT TABLE_NAME, COLUMN_NAME, @@max_allowed_packet, PRIVILEGES, COLUMN_KEY FROM information_schema.COLUMNS "+
+func (p *pool) readSchema(ctx context.Context, limit time.Duration) (rights bool, err error) {
+	a, err := p.ask(ctx, limit, "SELECT TABLE_NAME, COLUMN_NAME, @@max_allowed_packet, PRIVILEGES, COLUMN_KEY FROM information_schema.COLUMNS "+
 		"WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME IN ('dlock_locks', 'dlock_requests') LIMIT 1000", false)
 	if err != nil {
 		return false, err

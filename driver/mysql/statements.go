@@ -101,12 +101,17 @@ var (
 		ON DUPLICATE KEY UPDATE others = GREATEST(others, VALUES(others))`)
 
 	// poll reads what the first waiter of a client under a name has to know.
-	poll = parts.Replace(`(SELECT HEX(l.name), l.head, l.others, HEX(l.holder), l.broken, TIMESTAMPDIFF(MICROSECOND, :now, l.held_until), l.token,
+	poll = parts.Replace(`SELECT HEX(l.name), l.head, l.others, HEX(l.holder), l.broken, TIMESTAMPDIFF(MICROSECOND, :now, l.held_until), l.token,
 		IFNULL((SELECT HEX(a.id) FROM dlock_requests a FORCE INDEX (PRIMARY)
 			WHERE a.prefix = :prefix AND a.name = :name AND a.kind = 'request' AND a.place > l.head AND a.place < :place AND a.expires_at > :now
 			ORDER BY a.place DESC LIMIT 1), ''),
-		IFNULL((SELECT TIMESTAMPDIFF(MICROSECOND, :now, e.expires_at) FROM dlock_requests e WHERE e.id = :first AND NOT e.broken), 0), :dead
-		FROM dlock_locks l WHERE l.prefix = :prefix AND l.name = :name LIMIT 1)`)
+		IFNULL((SELECT TIMESTAMPDIFF(MICROSECOND, :now, e.expires_at) FROM dlock_requests e FORCE INDEX (id) WHERE e.id = :first AND NOT e.broken), 0), :dead
+		FROM :from dlock_locks l FORCE INDEX (PRIMARY) WHERE l.prefix = :prefix AND l.name = :name`)
+	// Servers plan a statement for longer than they run it: a list of 200 names takes a tenth of
+	// the time of 200 statements in one. With a list they read backwards from the end of the queue,
+	// 0.3 µs for each request behind the waiter, and so a single name is named in the statement.
+	pollFrom = `(:list) p STRAIGHT_JOIN`
+	pollRow  = `SELECT :name AS name, :place AS place, :first AS first`
 
 	// anyDead is whether there is anything to sweep.
 	anyDead = parts.Replace(`EXISTS (SELECT 1 FROM dlock_requests x FORCE INDEX (expires_at) WHERE x.expires_at <= :now)`)
@@ -121,11 +126,12 @@ var (
 		FROM dlock_locks l LEFT JOIN dlock_requests q ON q.id = :id
 		WHERE l.prefix = :prefix AND l.name = :name LIMIT 1 :lock)`)
 
-	// read reads a lock and the rows beside it, in pieces.
-	read = parts.Replace(`SELECT l.token, l.head, l.others, HEX(l.holder), HEX(l.client), HEX(l.label), l.ttl_us, l.fixed, l.broken,
+	// read reads a lock and the rows beside it, in pieces. A label has 255 bytes at most; MariaDB
+	// would sort on the disk what has a column that may be longer than 512 characters.
+	read = parts.Replace(`SELECT l.token, l.head, l.others, HEX(l.holder), HEX(l.client), LEFT(HEX(l.label), 510), l.ttl_us, l.fixed, l.broken,
 		TIMESTAMPDIFF(MICROSECOND, l.held_since, :now), TIMESTAMPDIFF(MICROSECOND, :now, l.held_until),
 		IFNULL(q.kind, ''), q.place, HEX(q.id), HEX(q.owner), HEX(q.client), q.mode = 'shared', q.permits, q.fixed, q.broken, q.token,
-		q.ttl_us, HEX(q.label), TIMESTAMPDIFF(MICROSECOND, q.arrived_at, :now), TIMESTAMPDIFF(MICROSECOND, :now, q.expires_at)
+		q.ttl_us, LEFT(HEX(q.label), 510), TIMESTAMPDIFF(MICROSECOND, q.arrived_at, :now), TIMESTAMPDIFF(MICROSECOND, :now, q.expires_at)
 		FROM dlock_locks l LEFT JOIN dlock_requests q FORCE INDEX (PRIMARY) ON q.prefix = l.prefix AND q.name = l.name AND :after
 		WHERE l.prefix = :prefix AND l.name = :name ORDER BY q.kind, q.place LIMIT :most`)
 

@@ -15,13 +15,14 @@ import (
 	"time"
 
 	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/driver/internal/kit"
 )
 
 // texts are the statements, and the parts that several share.
 var texts = map[string]string{
 	"take": take, "takeRow": takeRow, "held": held, "give": give,
 	"pass": pass, "living": living, "ofRequest": ofRequest, "expired": expired,
-	"arrive": arrive, "arriveRow": arriveRow, "raise": raise, "poll": poll, "look": look, "read": read,
+	"arrive": arrive, "arriveRow": arriveRow, "raise": raise, "poll": poll, "pollFrom": pollFrom, "pollRow": pollRow, "look": look, "read": read,
 	"admit": admit, "join": join, "swap": swap, "bury": bury, "leaveAlive": leaveAlive, "leave": leave, "entomb": entomb, "let": let, "skip": skip,
 	"renewLocks": renewLocks, "renewRequests": renewRequests, "standing": standing, "keep": keep, "sweep": sweep, "endings": endings,
 	"freeLocks": freeLocks, "freeRequests": freeRequests,
@@ -90,8 +91,8 @@ func (c *random) answer(stmt string) (a answer, err error) {
 	names := listed.FindStringSubmatch(stmt)
 	switch {
 	case is(stmt, poll):
-		for part := range strings.SplitSeq(stmt, " UNION ALL ") {
-			add(nameIn(part), c.number(100), c.number(3), c.id(), c.bit(), c.left(), c.number(2000), c.of("", c.id()), c.left(), c.bit())
+		for _, name := range polledNames(stmt) {
+			add(name, c.number(100), c.number(3), c.id(), c.bit(), c.left(), c.number(2000), c.of("", c.id()), c.left(), c.bit())
 		}
 	case is(stmt, look):
 		for i := range strings.Count(stmt, " UNION ALL ") + 1 {
@@ -195,6 +196,13 @@ func TestEveryStatementIsFilledIn(t *testing.T) {
 					r.Owner = rs[0].ID
 				}
 				server.ids = append(server.ids, r.ID)
+			}
+			x, y := rs[0], rs[1] // of two names, which one poll reads
+			y.Name = "another" + y.Name[7:]
+			waits := []*kit.Waiter[*ownRequest]{b.waits(x, 1), b.waits(y, 2)}
+			time.Sleep(time.Second)
+			for _, w := range waits {
+				b.goes(w)
 			}
 			for range 15 {
 				begun := rs[r.IntN(3):][:3+r.IntN(3)]

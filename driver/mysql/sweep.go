@@ -39,8 +39,9 @@ func (b *Backend) sweepNow() {
 // Cleanup removes the rows of names, of any prefix, that are not in use and were not held for the
 // given time, and returns how many names it removed, also with an error. Run it now and then where
 // names are used once. The tokens of a removed name go on growing when it is used again, unless the
-// server's clock was set back by more than that time. The user needs DELETE on dlock_locks too. A
-// negative time, or a nil db, is an error that matches [driver.ErrInvalid].
+// server's clock was set back by more than that time, or a statement took longer: an hour is
+// enough, and a minute the least. The user needs DELETE on dlock_locks too. A negative time, or a
+// nil db, is an error that matches [driver.ErrInvalid].
 func Cleanup(ctx context.Context, db *sql.DB, unused time.Duration) (int, error) {
 	if unused < 0 {
 		return 0, fmt.Errorf("%w time for Cleanup: it is negative", driver.ErrInvalid)
@@ -49,7 +50,7 @@ func Cleanup(ctx context.Context, db *sql.DB, unused time.Duration) (int, error)
 		return 0, errNoPool
 	}
 	p := &pool{db: db}
-	if _, err := p.readSchema(ctx); err != nil {
+	if _, err := p.readSchema(ctx, patience); err != nil {
 		return 0, explain(err)
 	}
 	do := func(stmt string) (a answer, err error) {

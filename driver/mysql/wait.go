@@ -27,7 +27,8 @@ const (
 	// keepAgain is the time after a sign of life that failed.
 	keepAgain = time.Second
 	// maxNames is how many names one poll is for, if a packet has room for them.
-	maxNames = 200
+	maxNames   = 200
+	polledSize = 2*255 + 120 // bytes that each takes there, at most
 )
 
 // nameState is what is known of a name while requests of this client wait for it.
@@ -243,7 +244,7 @@ func (b *Backend) nextPoll() (d due, wait time.Duration, over bool) {
 	case b.kept.IsZero():
 		next = now
 	}
-	most := min(maxNames, b.pool.room()/callSize)
+	most := min(maxNames, b.pool.room()/polledSize)
 	d.freed = map[string]driver.ID{}
 	spent, tick := b.idle.spent(), b.ticked.Add(maxPoll)
 	var along []*kit.Group[*ownRequest, nameState] // those that may be read now
@@ -308,15 +309,7 @@ func firstOf(g *kit.Group[*ownRequest, nameState]) *ownRequest {
 // readPoll reads how far the queues of names are. That grants a request of this client that it
 // finds holding; others for which something is to be done are woken.
 func (b *Backend) readPoll(d due) {
-	parts := make([]string, len(d.names))
-	for i, name := range d.names {
-		dead := anyDead
-		if i > 0 {
-			dead = "0"
-		}
-		parts[i] = fill(poll, ":dead", dead, ":first", hexID(d.first[i]), ":place", strconv.FormatInt(d.places[i], 10), ":prefix", b.prefix, ":name", hexOf(name))
-	}
-	a, err := b.pool.call(b.life.Context(), callTimeout, strings.Join(parts, " UNION ALL "), false)
+	a, err := b.pool.call(b.life.Context(), callTimeout, b.pollOf(d), false)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	seen := map[string]bool{}
@@ -342,6 +335,23 @@ func (b *Backend) readPoll(d due) {
 			g.First().Wake() // the lock's row was removed
 		}
 	}
+}
+
+// pollOf returns the statement that reads the queues.
+func (b *Backend) pollOf(d due) string {
+	rows := make([]string, len(d.names))
+	about := func(stmt string, i int) string {
+		return fill(stmt, ":name", hexOf(d.names[i]), ":place", strconv.FormatInt(d.places[i], 10), ":first", hexID(d.first[i]))
+	}
+	stmt := fill(poll, ":dead", anyDead, ":prefix", b.prefix)
+	if len(rows) == 1 {
+		return about(fill(stmt, ":from", ""), 0)
+	}
+	for i := range rows {
+		rows[i] = about(pollRow, i)
+	}
+	from := fill(pollFrom, ":list", strings.Join(rows, " UNION ALL "))
+	return fill(stmt, ":from", from, ":name", "p.name", ":place", "p.place", ":first", "p.first")
 }
 
 // polled handles what was read of a name. b.mu is held.

@@ -35,8 +35,8 @@ func listeningClient(t *testing.T, looks func() queueSeen, listened func(stmt st
 			if looks != nil {
 				saw = looks()
 			}
-			for part := range strings.SplitSeq(stmt, " UNION ALL ") {
-				a.rows = append(a.rows, pollRow(nameIn(part), saw.head, saw.ahead))
+			for _, name := range polledNames(stmt) {
+				a.rows = append(a.rows, rowOfPoll(name, saw.head, saw.ahead))
 			}
 			return a, nil
 		case listens(stmt):
@@ -128,7 +128,7 @@ func TestWakeupLocksThatAreNoUse(t *testing.T) {
 				if n := len(s.listened()); n < 5 || n > 20 {
 					t.Errorf("it listens %d times in a minute", n)
 				}
-				if n := s.count("(SELECT HEX(l.name)"); n < 550 {
+				if n := s.count("SELECT HEX(l.name), l.head"); n < 550 {
 					t.Errorf("it polls %d times in a minute; want 600", n)
 				}
 			})
@@ -189,16 +189,16 @@ func TestAWakeupLockThatIsFreedIsAnsweredAtOnce(t *testing.T) {
 		m := queuesUp(b, "x", 7)
 		queuesUp(b, "y", 7)
 		time.Sleep(20 * time.Second) // now it polls each 100 ms
-		before := s.count("(SELECT HEX(l.name)")
-		for s.count("(SELECT HEX(l.name)") == before {
+		before := s.count("SELECT HEX(l.name), l.head")
+		for s.count("SELECT HEX(l.name), l.head") == before {
 			time.Sleep(time.Millisecond)
 		}
 		b.learns(m, driver.NewID())
 		time.Sleep(35 * time.Millisecond)
-		before = s.count("(SELECT HEX(l.name)")
+		before = s.count("SELECT HEX(l.name), l.head")
 		close(freed)
 		synctest.Wait()
-		polls := s.said("(SELECT HEX(l.name)")
+		polls := s.said("SELECT HEX(l.name), l.head")
 		if len(polls) != before+1 || !strings.Contains(polls[before], hexOf("x")) || strings.Contains(polls[before], hexOf("y")) {
 			t.Errorf("at once there are the polls %q", polls[before:])
 		}

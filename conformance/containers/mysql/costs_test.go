@@ -34,6 +34,7 @@ func TestMySQLCosts(t *testing.T) {
 			part{"short waits for one name", mysqlShortWaits(1)},
 			part{"short waits for many names", mysqlShortWaits(20)},
 			part{"a crowd", mysqlCrowd},
+			part{"sorts", mysqlSorts},
 		)
 		abreast(t, s,
 			part{"waiting", mysqlWaiting(1)},
@@ -82,7 +83,7 @@ var kinds = []struct {
 	{"leave", regexp.MustCompile(`^DELETE .*dlock_requests .*WHERE (q\.)?id (=|IN)`)},
 	{"sweep", regexp.MustCompile(`^DELETE FROM dlock_requests WHERE expires_at`)},
 	{"bury", regexp.MustCompile(`^DELETE FROM dlock_requests WHERE prefix`)},
-	{"poll", regexp.MustCompile(`^\(SELECT HEX\(l\.name\)`)},
+	{"poll", regexp.MustCompile(`^SELECT HEX\(l\.name\), l\.head`)},
 	{"look", regexp.MustCompile(`^\(SELECT 0, l\.token`)},
 	{"read", regexp.MustCompile(`^SELECT l\.token`)},
 	{"held", regexp.MustCompile(`^SELECT HEX\(name\)`)},
@@ -481,6 +482,41 @@ func mysqlHolding(t *service.Trial, s *service.Server) {
 		}
 	}
 	steps.MustLive(t, leases)
+}
+
+// mysqlSorts: no read of the driver makes the server sort on its disk.
+func mysqlSorts(t *service.Trial, s *service.Server) {
+	b, line := ownSide(t, s, "")
+	r := line.Record()
+	exercise(t, b, "sorts")
+	conn, err := mysqlOf(t, s).pool(t).Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	onDisk := func() (n int) {
+		var name string
+		if err := conn.QueryRowContext(t.Context(), "SHOW SESSION STATUS LIKE 'Created_tmp_disk_tables'").Scan(&name, &n); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	reads := map[string]int{}
+	for _, sent := range r.End() {
+		for stmt := range statements(sent) {
+			if kind := kindOf(stmt); strings.HasPrefix(strings.TrimPrefix(stmt, "("), "SELECT ") && strings.Contains(stmt, " dlock_") {
+				before := onDisk()
+				execute(t, conn, stmt)
+				if n := onDisk() - before; n > 0 {
+					t.Errorf("the server makes %d tables on its disk for %s", n, stmt)
+				}
+				reads[kind]++
+			}
+		}
+	}
+	if reads["read"] == 0 || reads["look"] == 0 || reads["poll"] == 0 {
+		t.Errorf("not all reads were tried: %v", reads)
+	}
 }
 
 // mysqlCrowd: with five thousand waiters of one name no statement takes three times as long as with
