@@ -109,4 +109,32 @@ var postgres = []mutant{
 		new:  "CASE WHEN top.taken THEN l.now ELSE",
 		pkg:  postgresTests, test: "TestPostgresConformance/inspect-age",
 	},
+	{
+		name: "postgres: a session that ended is not reported to the holder of an advisory lock",
+		file: "driver/postgres/internal/advisory/calls.go",
+		old:  "if lost != nil {",
+		new:  "if false {",
+		pkg:  postgresTests, test: "TestPostgresAdvisory/kill",
+	},
+	{
+		name: "postgres: an advisory lock behind a pooler is accepted",
+		file: "driver/postgres/internal/advisory/session.go",
+		old:  "case uint32(row[0].number()) != s.pid:",
+		new:  "case false:",
+		pkg:  postgresTests, test: "TestPostgresAdvisoryRefused",
+	},
+	{
+		name: "postgres: a connection that the server is slow to accept is closed",
+		file: "driver/postgres/open.go",
+		old:  "s.startTime *= time.Duration(min(s.poolSize, 10))",
+		new:  "s.startTime *= 1",
+		pkg:  "driver/postgres", test: "TestConnectionsToASlowServer",
+	},
+	{
+		name: "postgres: a slow server is asked for as many connections as the pool may have",
+		file: "driver/postgres/open.go",
+		old:  "end, err := s.openings.Begin(ctx)",
+		new:  "end, err := (&kit.Openings{Late: s.openings.Late}).Begin(ctx)",
+		pkg:  "driver/postgres", test: "TestConnectionsToASlowServer",
+	},
 }

@@ -40,7 +40,12 @@ func (s *settings) connect(ctx context.Context) (*pgx.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
+	end, err := s.openings.Begin(ctx)
+	if err != nil {
+		return nil, err
+	}
 	conn, err := pgx.ConnectConfig(ctx, config)
+	end(err)
 	if err != nil {
 		return nil, explainOpen(err)
 	}

@@ -24,7 +24,7 @@ func check(ctx context.Context, c driver.Config) ([]driver.Finding, error) {
 		return nil, fmt.Errorf("reach %s: %w", s.addrs, explainOpen(err))
 	}
 	defer p.close()
-	at, err := p.look(ctx)
+	at, err := p.look(ctx, patience)
 	if err != nil {
 		return nil, fmt.Errorf("reach %s: %w", s.addrs, explainOpen(err))
 	}

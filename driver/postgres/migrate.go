@@ -82,7 +82,7 @@ func (p *pool) migrate(ctx context.Context) error {
 
 // lookToMigrate is look for a migration, which needs a server that takes writes.
 func (p *pool) lookToMigrate(ctx context.Context) (*site, error) {
-	s, err := p.look(ctx)
+	s, err := p.look(ctx, patience)
 	switch {
 	case err != nil:
 		return nil, explain(err)
@@ -268,8 +268,9 @@ func (s *site) standing(do doer) error {
 // Cleanup removes the rows of names, of any prefix, that are not in use and were not held for the
 // given time, and returns how many names it removed, also with an error. Run it now and then where
 // names are used once. The tokens of a removed name go on growing when it is used again, unless the
-// server's clock was set back by more than that time. The user needs DELETE on dlock_locks too. A
-// negative time, or a nil db, is an error that matches [driver.ErrInvalid]. db is as for [Migrate].
+// server's clock was set back by more than that time, or a statement took longer: an hour is
+// enough, and a minute the least. The user needs DELETE on dlock_locks too. A negative time, or a
+// nil db, is an error that matches [driver.ErrInvalid]. db is as for [Migrate].
 func Cleanup(ctx context.Context, db *sql.DB, unused time.Duration) (int, error) {
 	if unused < 0 {
 		return 0, fmt.Errorf("%w time for Cleanup: it is negative", driver.ErrInvalid)

@@ -55,6 +55,9 @@ type settings struct {
 	migrate     bool
 	o           Options
 	advisory    *advisory.Options // of format=advisory; nil: dlock's own locks
+	// how long one address may take once it is reached
+	startTime time.Duration
+	openings  kit.Openings
 
 	mu   sync.Mutex
 	last *pgx.ConnConfig // the last whose files could be read
@@ -110,7 +113,7 @@ func explainOpen(err error) error {
 func (s *settings) open(ctx context.Context) (*pool, error) {
 	within, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	p := &pool{owned: true}
+	p := &pool{owned: true, openings: &s.openings}
 	made, err := pgxpool.ParseConfig("host=replaced.below sslmode=disable")
 	if err != nil {
 		return nil, hideText(err)
@@ -126,10 +129,16 @@ func (s *settings) open(ctx context.Context) (*pool, error) {
 	// a statement shows by itself whether the connection works, and is repeated
 	made.ShouldPing = func(context.Context, pgxpool.ShouldPingParams) bool { return false }
 	var detected atomic.Bool
-	made.BeforeConnect = func(_ context.Context, c *pgx.ConnConfig) error {
-		if err := s.refresh(c); err != nil {
+	made.BeforeConnect = func(ctx context.Context, c *pgx.ConnConfig) error {
+		end, err := s.openings.Begin(ctx)
+		if err != nil {
 			return err
 		}
+		if err := s.refresh(c); err != nil {
+			end(err)
+			return err
+		}
+		c.Tracer = opening{end}
 		switch {
 		case p.pooled.Load():
 			c.DefaultQueryExecMode = pgx.QueryExecModeExec
@@ -214,6 +223,7 @@ func (s *settings) config() (*pgx.ConnConfig, error) {
 	if s.password != "" {
 		config.Password = s.password
 	}
+	config.ConnectTimeout = s.startTime // pgx's dialer has the time of the URL
 	s.last = config
 	return config.Copy(), nil
 }
@@ -293,6 +303,13 @@ func parse(c driver.Config) (*settings, error) {
 		return nil, bad("target_session_attrs has to be read-write, primary or any: locks need a server that takes writes")
 	}
 	is["connect_timeout"] = strconv.Itoa(seconds)
+	s.openings.Late = time.Duration(seconds) * time.Second
+	s.startTime = s.openings.Late
+	if len(addrs) == 1 {
+		// There is no other address to go to. One that hangs occupies a place of the pool, and one
+		// more is opened whenever the last one is late: so the pool has places for as many.
+		s.startTime *= time.Duration(min(s.poolSize, 10))
+	}
 	quote := strings.NewReplacer(`\`, `\\`, `'`, `\'`)
 	var words []string
 	for name, value := range is {

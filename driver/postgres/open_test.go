@@ -48,7 +48,7 @@ func TestURL(t *testing.T) {
 		t.Fatal(err)
 	}
 	if c.Host != "db" || c.Port != 5432 || c.User != "me" || c.Password != "s/cr'et" || c.Database != `a'p\p` || s.poolSize != 7 || !s.migrate ||
-		c.ConnectTimeout != 5*time.Second || c.RuntimeParams["search_path"] != "x,y" || c.RuntimeParams["options"] != "-c a=b" ||
+		c.ConnectTimeout != 35*time.Second || c.RuntimeParams["search_path"] != "x,y" || c.RuntimeParams["options"] != "-c a=b" ||
 		c.RuntimeParams["application_name"] != "dlock" || c.TLSConfig == nil || c.TLSConfig.ServerName != "db" || c.ValidateConnect != nil {
 		t.Errorf("read %s, %d, %t", s.text, s.poolSize, s.migrate)
 	}

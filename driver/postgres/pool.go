@@ -22,9 +22,10 @@ import (
 // pool is where a client's connections come from.
 type pool struct {
 	source
-	owned   bool        // it belongs to the client
-	checked atomic.Bool // the server and its tables were found to be fit
-	names   atomic.Pointer[tableNames]
+	owned    bool          // it belongs to the client
+	openings *kit.Openings // of an owned pool
+	checked  atomic.Bool   // the server and its tables were found to be fit
+	names    atomic.Pointer[tableNames]
 	// a pooler is in between, which may use another session for each transaction: there is neither
 	// LISTEN nor a prepared statement
 	pooled   atomic.Bool
@@ -134,8 +135,11 @@ func (p *pool) exchange(ctx context.Context, limit time.Duration, ops ...*op) (s
 	switch {
 	case err == nil:
 		return sent, nil
-	case !reached && errors.Is(err, context.DeadlineExceeded):
+	case !errors.Is(err, context.DeadlineExceeded):
+	case !reached:
 		err = cmp.Or(p.busy(), err)
+	case p.openings != nil:
+		p.openings.Slow()
 	}
 	err = plain(ctx, err, limit)
 	if !reached || pgconn.SafeToRetry(err) {

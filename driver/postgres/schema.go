@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -85,9 +86,9 @@ const siteQuery = `SELECT pg_backend_pid()::int8, current_setting('server_versio
 
 // look reads what the driver has to know about the server. It prepares no statement, so it works
 // through a pooler too.
-func (p *pool) look(ctx context.Context) (*site, error) {
+func (p *pool) look(ctx context.Context, limit time.Duration) (*site, error) {
 	s := &site{found: map[string]*found{}}
-	_, err := p.exchange(ctx, callTimeout, &op{sql: siteQuery, args: []any{pgx.QueryExecModeExec}, each: func(row pgx.Rows) error {
+	_, err := p.exchange(ctx, limit, &op{sql: siteQuery, args: []any{pgx.QueryExecModeExec}, each: func(row pgx.Rows) error {
 		var pid int64
 		var name string
 		var inaccessible []string
@@ -118,7 +119,7 @@ func (p *pool) checkServer(ctx context.Context) error {
 	if p.checked.Load() {
 		return nil
 	}
-	s, err := p.look(ctx)
+	s, err := p.look(ctx, callTimeout)
 	if err != nil {
 		return err
 	}

@@ -78,8 +78,14 @@ func (c *schedule) locked(query string, args ...any) (unlock func()) {
 	if _, err := tx.Exec(query, args...); err != nil {
 		c.t.Fatalf("%v", err)
 	}
+	begun := time.Now()
 	return func() {
 		c.t.Helper()
+		// After three seconds a client sends a statement again, which then waits behind those that
+		// came after it.
+		if time.Since(begun) > 2500*time.Millisecond {
+			c.t.Stalled()
+		}
 		if err := tx.Commit(); err != nil {
 			c.t.Fatalf("%v", err)
 		}
