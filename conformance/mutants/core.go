@@ -52,6 +52,13 @@ var core = []mutant{
 		pkg:  ".", test: "TestTrust",
 	},
 	{
+		name: "a renewal whose answer came after the end of trust extends it",
+		file: "internal/hold/trust.go",
+		old:  "case p.Err == nil && h.late(s.now()):",
+		new:  "case false:",
+		pkg:  "internal/hold", test: "TestRenewalAfterTheEndOfTrust",
+	},
+	{
 		name: "a renewal whose reply came after the end of trust is a proof",
 		file: "internal/hold/trust.go",
 		old:  "if h.end != nil || h.late(s.now()) {",

@@ -541,6 +541,25 @@ func TestProofThatCameTooLate(t *testing.T) {
 	})
 }
 
+// TestRenewalAfterTheEndOfTrust: a renewal whose answer comes after the end of trust extends
+// nothing, even if the timer that reports the loss has not fired: the process was stopped.
+func TestRenewalAfterTheEndOfTrust(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var late time.Duration
+		b := &backend{renew: func(context.Context, []driver.Request) []driver.Renewal {
+			late = ttl
+			return []driver.Renewal{{SentAt: time.Now().Add(late)}} // the service has it still
+		}}
+		s := newSet(t, b, func() time.Duration { return late })
+		h := keep(t, s, request("a"), new(holder))
+		until := h.Until()
+		time.Sleep(ttl/3 + time.Millisecond) // the first renewal
+		if _, err := h.Judge(); err != driver.ErrLost || !h.Until().Equal(until) {
+			t.Errorf("Judge: %v, trusted until %s; want ErrLost, and %s as before", err, h.Until(), until)
+		}
+	})
+}
+
 // TestOwnerIsRememberedForEachLostHold: an owner is remembered until the releases of all its lost
 // holds are answered, since the service may still have the hold.
 func TestOwnerIsRememberedForEachLostHold(t *testing.T) {

@@ -105,6 +105,9 @@ func (s *Set) apply(h *Hold, p driver.Renewal) (l loss, lost bool) {
 			h.end = p.Err
 		}
 		return l, true
+	case p.Err == nil && h.late(s.now()):
+		// the timer is late too, but a program that reads Until relies on the end of trust
+		return s.lost(h, h.overdue()), true
 	case p.Err == nil:
 		h.prove(p.TTL, p.SentAt)
 		if h.until.Before(h.deadline) {
