@@ -86,15 +86,15 @@ type stand struct {
 // on starts the backend's server, runs f and stops the server again. A contender that cannot be
 // started stays in the list, and every open of it fails.
 func (b backend) on(ctx context.Context, f func(context.Context, *stand)) error {
-	var t stage
-	defer t.end()
+	var t service.Stage
+	defer t.End()
 	s := &stand{backend: b}
 	ours := []int{os.Getpid()}
 	started := func(server *service.Server) {
 		ours = append(ours, server.PID(&t))
 		s.versions = append(s.versions, server.Version)
 	}
-	err := t.try(func() {
+	err := t.Try(func() {
 		s.addr, s.server = b.start(&t)
 		if s.server != nil {
 			started(s.server)
@@ -109,9 +109,9 @@ func (b backend) on(ctx context.Context, f func(context.Context, *stand)) error 
 		if c.beside == nil {
 			continue
 		}
-		var own stage // a failure here is this contender's alone
-		t.Cleanup(own.end)
-		err := own.try(func() {
+		var own service.Stage // a failure here is this contender's alone
+		t.Cleanup(own.End)
+		err := own.Try(func() {
 			server, open := c.beside(&own)
 			c.open = open
 			started(server)

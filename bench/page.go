@@ -5,16 +5,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-)
 
-// The prose of the page is written by hand. The results of a run stand between markers:
-//
-//	<!-- bench: pairs -->
-//	…
-//	<!-- end -->
-const (
-	beginMark = "<!-- bench: %s -->\n"
-	endMark   = "<!-- end -->"
+	"github.com/dlock-go/dlock/conformance/containers/page"
 )
 
 // writePage writes the tables of a run into the page, and its plots into the folder plots beside
@@ -24,8 +16,8 @@ func writePage(name string, r *Results) error {
 	if err != nil {
 		return err
 	}
-	page := string(text)
-	if page, err = put(page, "run", about(r)); err != nil {
+	whole := string(text)
+	if whole, err = page.Put(whole, "run", about(r)); err != nil {
 		return err
 	}
 	for _, sc := range scenarios {
@@ -40,49 +32,11 @@ func writePage(name string, r *Results) error {
 			}
 			body += "\n"
 		}
-		if page, err = put(page, sc.name, body); err != nil {
+		if whole, err = page.Put(whole, sc.name, body); err != nil {
 			return err
 		}
 	}
-	return os.WriteFile(name, []byte(page), 0o644)
-}
-
-// put replaces what stands between the markers of a part.
-func put(page, part, body string) (string, error) {
-	begin := fmt.Sprintf(beginMark, part)
-	before, rest, ok := strings.Cut(page, begin)
-	_, after, closed := strings.Cut(rest, endMark)
-	if !ok || !closed {
-		return "", fmt.Errorf("the page has no part %q", part)
-	}
-	return before + begin + strings.TrimRight(fill(body), "\n") + "\n" + endMark + after, nil
-}
-
-// fill breaks lines of prose at 100 columns.
-func fill(text string) string {
-	var out strings.Builder
-	for line := range strings.Lines(text) {
-		if strings.HasPrefix(line, "|") || strings.HasPrefix(line, "!") || len(line) <= 100 {
-			out.WriteString(line)
-			continue
-		}
-		column := 0
-		for i, word := range strings.Fields(line) {
-			switch n := len([]rune(word)); {
-			case i > 0 && column+1+n > 100:
-				out.WriteString("\n")
-				column = n
-			case i > 0:
-				out.WriteString(" ")
-				column += n + 1
-			default:
-				column = n
-			}
-			out.WriteString(word)
-		}
-		out.WriteString("\n")
-	}
-	return out.String()
+	return os.WriteFile(name, []byte(whole), 0o644)
 }
 
 // about describes a run.

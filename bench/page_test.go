@@ -12,6 +12,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/dlock-go/dlock/conformance/containers/page"
 )
 
 var update = flag.Bool("update", false, "write the page in testdata")
@@ -152,9 +154,9 @@ func TestThePageOfTheProject(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	page := string(text)
+	whole := string(text)
 	for _, part := range append([]string{"run"}, names(scenarios)...) {
-		if page, err = put(page, part, "x"); err != nil {
+		if whole, err = page.Put(whole, part, "x"); err != nil {
 			t.Error(err)
 		}
 	}

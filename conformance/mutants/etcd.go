@@ -81,4 +81,18 @@ var etcd = []mutant{
 		new:  "lostThere  = reading{another, kit.NotDone}",
 		pkg:  etcdTests, test: "TestEtcdFaults/lost replies",
 	},
+	{
+		name: "etcd: the pauses between attempts to connect grow without bound",
+		file: "driver/etcd/connection.go",
+		old:  "MaxDelay: redial}",
+		new:  "MaxDelay: 2 * time.Minute}",
+		pkg:  etcdTests, test: "TestEtcdField/connections that are refused for long",
+	},
+	{
+		name: "etcd: a connection that died silently is taken for alive",
+		file: "driver/etcd/connection.go",
+		old:  "if c.sent.Load() > since && c.received.Load() < since {",
+		new:  "if c.sent.Load() > since && c.received.Load() > since {",
+		pkg:  etcdTests, test: "TestEtcdField/a connection that dies silently",
+	},
 }

@@ -107,4 +107,18 @@ var scripted = []mutant{
 		new:  "if false {",
 		pkg:  "driver/etcd", test: "TestStreamThatIsReplacedAfterItsAnswer",
 	},
+	{
+		name: "a renewal on MySQL that changed no row is a loss",
+		file: "driver/mysql/renew.go",
+		old:  "left > 0 && row[4] == \"0\" {",
+		new:  "left < 0 && row[4] == \"0\" {",
+		pkg:  "driver/mysql", test: "TestARenewalThatChangesNoRow",
+	},
+	{
+		name: "a shared renewal on MySQL that changed no row is a loss",
+		file: "driver/mysql/renew.go",
+		old:  "case row[1] == \"holds\":",
+		new:  "case row[1] == \"\":",
+		pkg:  "driver/mysql", test: "TestARenewalThatChangesNoRow",
+	},
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"slices"
 	"strconv"
 	"time"
 
@@ -34,19 +35,28 @@ func StartSentinel(t service.T, k service.Kind) *Sentinel {
 	t.Helper()
 	s := &Sentinel{Name: "dlock"}
 	k = k.With("--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1")
-	s.Nodes = append(s.Nodes, service.StartOwn(t, k))
+	command := k.Command
+	// The sentinels record in a server's file whom it follows, for its next start.
+	node := func(follows string) *service.Server {
+		k := k
+		k.Files = map[string]string{"redis.conf": follows}
+		k.Command = func(dir string, ports []int) []string {
+			return slices.Insert(command(dir, ports), 1, dir+"/redis.conf")
+		}
+		return service.StartOwn(t, k)
+	}
+	s.Nodes = append(s.Nodes, node(""))
 	host, port, err := net.SplitHostPort(s.Nodes[0].Addr)
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
 	for range 2 {
-		s.Nodes = append(s.Nodes, service.StartOwn(t, k.With("--replicaof", host, port)))
+		s.Nodes = append(s.Nodes, node("replicaof "+host+" "+port+"\n"))
 	}
 	k.Files = map[string]string{"sentinel.conf": fmt.Sprintf(`sentinel monitor %[1]s %[2]s %[3]s 2
 sentinel down-after-milliseconds %[1]s %[4]d
 sentinel failover-timeout %[1]s %[5]d
 `, s.Name, host, port, failover.Milliseconds(), 6000)}
-	command := k.Command
 	k.Command = func(dir string, ports []int) []string {
 		program := command(dir, ports)[0]
 		return []string{program, dir + "/sentinel.conf", "--sentinel", "--bind", "127.0.0.1", "--port", strconv.Itoa(ports[0]), "--dir", dir}

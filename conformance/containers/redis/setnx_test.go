@@ -164,8 +164,13 @@ func TestRedisSetNXCluster(t *testing.T) {
 		}
 	}
 	goesOn("old")
-	if _, err := openSetNX(t, url).Mutex("moves").TryLock(await.Context(t)); err == nil || !strings.Contains(err.Error(), "is moving to another node") {
-		t.Errorf("TryLock while the slot moves: %v", err)
+	tries, refusal := openSetNX(t, url).Mutex("moves"), error(nil)
+	await.Within(t, elected, "an answer to TryLock while the slot moves", func() bool {
+		_, refusal = tries.TryLock(await.Context(t))
+		return refusal == nil || !strings.Contains(refusal.Error(), "did not answer")
+	})
+	if refusal == nil || !strings.Contains(refusal.Error(), "is moving to another node") {
+		t.Errorf("TryLock while the slot moves: %v", refusal)
 	}
 	slot.move(key)
 	renewed := make(chan error, 1)

@@ -3,7 +3,6 @@ package redis
 import (
 	"context"
 	"fmt"
-	"maps"
 	"net"
 	"net/url"
 	"regexp"
@@ -22,21 +21,8 @@ import (
 // wants to see its clients' certificates.
 func secureRedis(t *testing.T, k service.Kind, a *service.Authority) (addr string) {
 	t.Helper()
-	s := service.StartOwn(t, secure(k, a))
+	s := service.StartOwn(t, Secure(k, a))
 	return net.JoinHostPort("127.0.0.1", strconv.Itoa(s.Ports[1]))
-}
-
-// secure returns the kind with TLS on its second port. It has a third one.
-func secure(k service.Kind, a *service.Authority) service.Kind {
-	cert, key := a.Issue("127.0.0.1")
-	command, files := k.Command, k.Files
-	k.Ports, k.Files = 3, map[string]string{"cert.pem": cert, "key.pem": key, "ca.pem": a.Pem}
-	maps.Copy(k.Files, files)
-	k.Command = func(dir string, ports []int) []string {
-		return append(command(dir, ports), "--tls-port", strconv.Itoa(ports[1]), "--tls-cert-file", dir+"/cert.pem", "--tls-key-file", dir+"/key.pem",
-			"--tls-ca-cert-file", dir+"/ca.pem", "--tls-auth-clients", "yes", "--tls-replication", "yes")
-	}
-	return k
 }
 
 func TestRedisTLS(t *testing.T) {
@@ -105,16 +91,16 @@ func TestRedisTLS(t *testing.T) {
 func TestRedisCertificatesAreReplaced(t *testing.T) {
 	t.Parallel()
 	a := service.NewAuthority(t)
-	cluster := secure(Redis, a)
+	cluster := Secure(Redis, a)
 	command := cluster.Command
 	cluster.Command = func(dir string, ports []int) []string {
 		return append(command(dir, ports), "--cluster-enabled", "yes", "--cluster-port", strconv.Itoa(ports[2]), "--cluster-announce-ip", "127.0.0.1")
 	}
 	for scheme, kinds := range map[string][]service.Kind{
-		"rediss":          {secure(Redis, a)},
-		"redlocks":        {secure(Redis, a), secure(Redis, a), secure(Redis, a)},
+		"rediss":          {Secure(Redis, a)},
+		"redlocks":        {Secure(Redis, a), Secure(Redis, a), Secure(Redis, a)},
 		"rediss+cluster":  {cluster},
-		"rediss+sentinel": {secure(Redis, a)},
+		"rediss+sentinel": {Secure(Redis, a)},
 	} {
 		t.Run(scheme, func(t *testing.T) {
 			t.Parallel()
@@ -142,7 +128,7 @@ func TestRedisCertificatesAreReplaced(t *testing.T) {
 				k.Command = func(dir string, ports []int) []string {
 					return []string{"redis-server", dir + "/sentinel.conf", "--sentinel", "--bind", "127.0.0.1", "--port", strconv.Itoa(ports[0]), "--dir", dir}
 				}
-				start(secure(k, a))
+				start(Secure(k, a))
 				hosts, path = hosts[1:], "/dlock"
 				await.That(t, "the sentinel knows the master", func() bool {
 					m, err := servers[1].Do(servers[1].Ctx, "SENTINEL", "MASTER", "dlock").Result()

@@ -19,14 +19,14 @@ import (
 
 // Authority signs certificates for a test.
 type Authority struct {
-	t    *testing.T
+	t    T
 	Cert *x509.Certificate
 	key  crypto.Signer
 	Pem  string // the certificate
 }
 
 // NewAuthority returns an authority of its own for a test.
-func NewAuthority(t *testing.T) *Authority {
+func NewAuthority(t T) *Authority {
 	t.Helper()
 	a := &Authority{t: t}
 	template := &x509.Certificate{Subject: pkix.Name{CommonName: "a test's authority"}, IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign}
@@ -54,7 +54,7 @@ func (a *Authority) sign(template *x509.Certificate) (c *x509.Certificate, signe
 	must := func(err error) {
 		a.t.Helper()
 		if err != nil {
-			a.t.Fatal(err)
+			a.t.Fatalf("%v", err)
 		}
 	}
 	own, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

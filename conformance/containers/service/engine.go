@@ -197,6 +197,8 @@ func (b *box) pid() (pid int, err error) {
 	return pid, err
 }
 
+func (b *box) data() string { return b.dir }
+
 func (b *box) pause() error {
 	return b.do(func(ctx context.Context, id string) error {
 		_, err := b.engine.ContainerPause(ctx, id, client.ContainerPauseOptions{})

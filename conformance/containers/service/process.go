@@ -116,7 +116,7 @@ func (p *process) wipe() error {
 		return err
 	}
 	for name, text := range p.kind.Files {
-		if err := os.WriteFile(filepath.Join(p.data(), name), []byte(text), 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(p.data(), name), []byte(text), 0o644); err != nil {
 			return err
 		}
 	}

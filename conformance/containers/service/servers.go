@@ -126,6 +126,7 @@ type place interface {
 	start() error // for the first time, or on the data that it left
 	running() bool
 	pid() (int, error)
+	data() string // the folder, for the server itself
 	pause() error
 	resume() error
 	kill() error

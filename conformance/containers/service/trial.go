@@ -94,6 +94,13 @@ func (r *Trial) Run(name string, f func(*Trial)) {
 // Void reports whether a failure was excused.
 func (r *Trial) Void() bool { return r.run.Void() }
 
+// Stalled records that the part found the server, or the machine, too slow for what it expects.
+func (r *Trial) Stalled() {
+	if r.run != nil {
+		r.run.Monitor.Failed()
+	}
+}
+
 // Error implements [testing.TB].
 func (r *Trial) Error(args ...any) {
 	r.TB.Helper()

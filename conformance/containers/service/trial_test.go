@@ -87,6 +87,13 @@ func TestTrialFailures(t *testing.T) {
 			}
 			return &stall.Run{Monitor: m.Monitor, Began: time.Now()}
 		}, true},
+		"the part says so": {func(t *testing.T) *stall.Run {
+			m, _ := standing(t)
+			r := &stall.Run{Monitor: m.Monitor, Began: time.Now()}
+			<-time.After(time.Millisecond)
+			(&Trial{run: r}).Stalled()
+			return r
+		}, false},
 		"the last run": {func(t *testing.T) *stall.Run { return nil }, true},
 	} {
 		synctest.Test(t, func(t *testing.T) {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"net/url"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -35,6 +36,8 @@ type backend struct {
 	// used for its data.
 	start  func(t service.T, dir string) (url string, servers []*service.Server)
 	inside bool // it lives within one process, which has all clients
+	walled bool // holds expire by the wall clock of a server
+	named  bool // clients learn from servers where the others are, and which of them serves
 }
 
 // backends are the backends that there are storms for.
@@ -45,27 +48,64 @@ var backends = []backend{
 		start: func(_ service.T, dir string) (string, []*service.Server) {
 			return "file://" + filepath.Join(dir, "locks"), nil
 		}},
-	{name: "redis", ttl: time.Second, faults: remote(), start: alone(redis.Redis.With(redis.Durable...))},
-	{name: "mysql", ttl: time.Second, faults: remote(database...), start: migrated(mysql.MySQL)},
-	{name: "mariadb", ttl: time.Second, faults: remote(database...), start: migrated(mysql.MariaDB)},
-	{name: "postgres", ttl: time.Second, faults: remote(database...), start: migrated(postgres.PostgreSQL)},
-	{name: "zookeeper", ttl: time.Second, faults: remote(sessionEnded), start: alone(zookeeper.ZooKeeper)},
-	{name: "ensemble", ttl: 2 * time.Second, faults: remote(sessionEnded),
+	{name: "redis", ttl: time.Second, walled: true, faults: remote(slices.Concat(storage, []fault{clockStepped})...),
+		start: func(t service.T, _ string) (string, []*service.Server) {
+			t.Helper()
+			s := redisServer(t, redisRights)
+			return as(t, withPassword, s.URL), []*service.Server{s}
+		}},
+	{name: "rediss", ttl: time.Second, faults: remote(memoryFull, snapshotsFail, certificatesReplaced), start: secureRedis},
+	{name: "mysql", ttl: time.Second, walled: true, faults: remote(slices.Concat(database, []fault{clockStepped})...), start: migrated(mysql.MySQL)},
+	{name: "mariadb", ttl: time.Second, walled: true, faults: remote(slices.Concat(database, []fault{clockStepped})...), start: migrated(mysql.MariaDB)},
+	{name: "postgres", ttl: time.Second, walled: true, faults: remote(slices.Concat(database, []fault{clockStepped})...), start: migrated(postgres.PostgreSQL)},
+	{name: "pgbouncer", ttl: time.Second, faults: remote(database...),
+		start: func(t service.T, dir string) (string, []*service.Server) {
+			t.Helper()
+			_, servers := migrated(postgres.PostgreSQL)(t, dir)
+			pooler := service.StartOwn(t, postgres.Before(servers[0]))
+			return as(t, url.User(user), pooler.URL), append(servers, pooler)
+		}},
+	{name: "zookeeper", ttl: time.Second, faults: remote(sessionEnded, rightsTaken, clockStepped), start: alone(zookeeper.ZooKeeper)},
+	{name: "ensemble", ttl: 2 * time.Second, faults: remote(sessionEnded, leaderKilled, rightsTaken),
 		start: func(t service.T, _ string) (string, []*service.Server) {
 			t.Helper()
 			e := zookeeper.StartEnsemble(t)
 			return e.URL(), e.Nodes
 		}},
-	{name: "redlock", ttl: 2 * time.Second, faults: remote(),
+	{name: "redlock", ttl: 2 * time.Second, walled: true, faults: remote(slices.Concat(storage, []fault{emptied, clockStepped})...),
 		start: func(t service.T, _ string) (string, []*service.Server) {
 			t.Helper()
 			var masters []*service.Server
 			for range 3 {
-				masters = append(masters, service.StartOwn(t, redis.Redis.With(redis.Durable...)))
+				masters = append(masters, redisServer(t, redlockRights))
 			}
-			return "redlock://" + strings.Join(service.Addrs(masters), ","), masters
+			return as(t, withPassword, "redlock://"+strings.Join(service.Addrs(masters), ",")), masters
 		}},
-	{name: "etcd", ttl: 2 * time.Second, faults: remote(), start: alone(etcd.Etcd)},
+	{name: "etcd", ttl: 2 * time.Second, faults: remote(noSpace, compacted, defragmented, rightsTaken, leasesRevoked),
+		start: func(t service.T, _ string) (string, []*service.Server) {
+			t.Helper()
+			s := service.StartOwn(t, etcd.Etcd.With("--bcrypt-cost=4"))
+			guardEtcd(t, s)
+			return as(t, withPassword, s.URL), []*service.Server{s}
+		}},
+	{name: "etcd-cluster", ttl: 2 * time.Second, faults: remote(leaderKilled),
+		start: func(t service.T, _ string) (string, []*service.Server) {
+			t.Helper()
+			c := etcd.StartCluster(t)
+			return c.URL(), c.Members
+		}},
+	{name: "sentinel", ttl: 2 * time.Second, named: true, faults: remote(masterKilled, masterPaused, failoverAsked),
+		start: func(t service.T, _ string) (string, []*service.Server) {
+			t.Helper()
+			s := redis.StartSentinel(t, redis.Redis.With(redis.Durable...))
+			return "redis+sentinel://" + strings.Join(s.Addrs(), ",") + "/" + s.Name, s.Nodes
+		}},
+	{name: "cluster", ttl: 2 * time.Second, named: true, faults: remote(masterKilled, masterPaused, failoverAsked, slotMoved),
+		start: func(t service.T, _ string) (string, []*service.Server) {
+			t.Helper()
+			c := redis.StartCluster(t, redis.Redis.With(redis.Durable...))
+			return "redis+cluster://" + strings.Join(c.Addrs(), ","), c.Nodes
+		}},
 }
 
 // remote are the faults that every backend with a server has, and more.
@@ -84,27 +124,36 @@ func init() { goredis.SetLogger(silent{}) } // also in the processes of clients
 func alone(k service.Kind) func(service.T, string) (string, []*service.Server) {
 	return func(t service.T, _ string) (string, []*service.Server) {
 		t.Helper()
-		s := service.StartOwn(t, k)
+		s := service.StartOwn(t, k.WithClock(t))
 		return s.URL, []*service.Server{s}
 	}
 }
 
-// migrated is alone for a kind of database, in which it makes the tables.
+// migrated is alone for a kind of database, in which it makes the tables and the clients' user.
 func migrated(k service.Kind) func(service.T, string) (string, []*service.Server) {
 	return func(t service.T, dir string) (string, []*service.Server) {
 		t.Helper()
-		url, servers := alone(k)(t, dir)
+		text, servers := alone(k)(t, dir)
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
 		with := "?migrate=true"
-		if strings.Contains(url, "?") {
+		if strings.Contains(text, "?") {
 			with = "&migrate=true"
 		}
-		b, err := dlock.OpenBackend(ctx, url+with, dlock.Logger(nil))
+		b, err := dlock.OpenBackend(ctx, text+with, dlock.Logger(nil))
 		if err != nil {
 			t.Fatalf("make the tables: %v", err)
 		}
 		b.Close()
-		return url, servers
+		d := dialectOf(servers[0])
+		db, err := d.open(text)
+		if err != nil {
+			t.Fatalf("%v", err)
+		}
+		defer db.Close()
+		if err := execute(ctx, db, slices.Insert(changeRights("GRANT", "TO", tableRights), 0, d.newUser)...); err != nil {
+			t.Fatalf("make the user: %v", err)
+		}
+		return as(t, url.User(user), text), servers
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/dlock-go/dlock/conformance/containers/mysql"
+	"github.com/dlock-go/dlock/conformance/containers/service"
 )
 
 // The faults of databases: what another user of the server does.
@@ -34,10 +35,12 @@ var (
 				return err
 			}
 			defer c.Close()
-			if err := execute(ctx, c, how[:2]...); err != nil {
-				return err
+			err = execute(ctx, c, how[:2]...)
+			if err == nil {
+				s.sleep(lasts)
+			} else if !strings.Contains(strings.ToLower(err.Error()), "deadlock") {
+				return err // after a deadlock the fault is left out
 			}
-			s.sleep(lasts)
 			return execute(ctx, c, how[2])
 		})
 	}}
@@ -64,10 +67,16 @@ var (
 			return <-rebuilt
 		})
 	}}
+	readOnly = fault{"read-only", "the server takes no writes of ordinary users (read_only, default_transaction_read_only)", true, 0.2, 2, func(s *storm, _ *member, lasts time.Duration) {
+		s.between(lasts, s.dialect().readOnly)
+	}}
+	diskFull = fault{"disk full", "no row can be added to the table of requests, as on a disk that is full", true, 0.2, 2, func(s *storm, _ *member, lasts time.Duration) {
+		s.between(lasts, s.dialect().full)
+	}}
 )
 
 // database are the faults of databases.
-var database = []fault{stoppedLonger, connectionsKilled, statementsKilled, tablesLocked, tableRebuilt}
+var database = []fault{stoppedLonger, connectionsKilled, statementsKilled, tablesLocked, tableRebuilt, readOnly, diskFull, rightsTaken}
 
 // dialect is how faults are caused at a database.
 type dialect struct {
@@ -76,6 +85,9 @@ type dialect struct {
 	// ways to lock: two statements that lock, and one that unlocks
 	locked  [][]string
 	rebuild string
+
+	newUser        string      // for the clients
+	readOnly, full [2][]string // how that begins, and how it ends
 }
 
 var mysqlDialect = dialect{
@@ -92,7 +104,13 @@ var mysqlDialect = dialect{
 		{"BEGIN", "SELECT COUNT(*) FROM dlock_locks FOR UPDATE", "ROLLBACK"},
 		{"BEGIN", "SELECT COUNT(*) FROM dlock_requests LOCK IN SHARE MODE", "ROLLBACK"},
 	},
-	rebuild: "ALTER TABLE %s FORCE",
+	rebuild:  "ALTER TABLE %s FORCE",
+	newUser:  "CREATE USER " + user,
+	readOnly: [2][]string{{"SET GLOBAL read_only = 1"}, {"SET GLOBAL read_only = 0"}},
+	full: [2][]string{
+		{"CREATE TRIGGER full_disk BEFORE INSERT ON dlock_requests FOR EACH ROW SIGNAL SQLSTATE 'HY000' SET MYSQL_ERRNO = 1114, MESSAGE_TEXT = 'The table is full'"},
+		{"DROP TRIGGER full_disk"},
+	},
 }
 
 var postgresDialect = dialect{
@@ -114,11 +132,25 @@ var postgresDialect = dialect{
 		{"BEGIN ISOLATION LEVEL REPEATABLE READ", "SELECT count(*) FROM dlock_locks, dlock_requests", "ROLLBACK"},
 	},
 	rebuild: "VACUUM FULL %s",
+	newUser: "CREATE ROLE " + user + " LOGIN",
+	readOnly: [2][]string{
+		{"ALTER SYSTEM SET default_transaction_read_only = on", "SELECT pg_reload_conf()"},
+		{"ALTER SYSTEM RESET default_transaction_read_only", "SELECT pg_reload_conf()"},
+	},
+	full: [2][]string{
+		{
+			"CREATE FUNCTION full_disk() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'No space left on device' USING ERRCODE = '53100'; END $$",
+			"CREATE TRIGGER full_disk BEFORE INSERT ON dlock_requests FOR EACH ROW EXECUTE FUNCTION full_disk()",
+		},
+		{"DROP FUNCTION full_disk CASCADE"},
+	},
 }
 
 // dialect returns how faults are caused at the database of the storm.
-func (s *storm) dialect() *dialect {
-	if strings.HasPrefix(s.servers[0].URL, "postgres:") {
+func (s *storm) dialect() *dialect { return dialectOf(s.servers[0]) }
+
+func dialectOf(v *service.Server) *dialect {
+	if strings.HasPrefix(v.URL, "postgres:") {
 		return &postgresDialect
 	}
 	return &mysqlDialect
@@ -141,7 +173,7 @@ func (s *storm) query(d *dialect, f func(context.Context, *sql.DB) error) {
 // kill kills the connections of others of which the condition is true, or their statements.
 func kill(ctx context.Context, db *sql.DB, what, which string) error {
 	var ids string
-	err := db.QueryRowContext(ctx, "SELECT COALESCE(GROUP_CONCAT(id), '') FROM information_schema.processlist WHERE id <> CONNECTION_ID() AND user = 'root' AND "+which).Scan(&ids)
+	err := db.QueryRowContext(ctx, "SELECT COALESCE(GROUP_CONCAT(id), '') FROM information_schema.processlist WHERE user = '"+user+"' AND "+which).Scan(&ids)
 	if ids != "" {
 		for id := range strings.SplitSeq(ids, ",") {
 			db.ExecContext(ctx, what+id) // it may have ended
@@ -150,8 +182,24 @@ func kill(ctx context.Context, db *sql.DB, what, which string) error {
 	return err
 }
 
+// between executes statements, and others after a time.
+func (s *storm) between(lasts time.Duration, statements [2][]string) {
+	s.query(s.dialect(), func(ctx context.Context, db *sql.DB) error {
+		if err := execute(ctx, db, statements[0]...); err != nil {
+			return err
+		}
+		s.sleep(lasts)
+		return execute(ctx, db, statements[1]...)
+	})
+}
+
+// executor is a connection to a database, or a pool of them.
+type executor interface {
+	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
+}
+
 // execute executes statements.
-func execute(ctx context.Context, c *sql.Conn, statements ...string) error {
+func execute(ctx context.Context, c executor, statements ...string) error {
 	for _, q := range statements {
 		if _, err := c.ExecContext(ctx, q); err != nil {
 			return fmt.Errorf("%s: %w", q, err)

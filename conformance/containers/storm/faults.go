@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/dlock-go/dlock/conformance/containers/service"
+	"github.com/dlock-go/dlock/conformance/containers/storm/history"
 	"github.com/dlock-go/dlock/conformance/containers/zookeeper"
 	"github.com/dlock-go/dlock/conformance/netfault"
 )
@@ -96,6 +97,24 @@ var (
 	}}
 )
 
+// clockStepped is a step of the wall clock by which a server's holds expire, if there is one.
+var clockStepped = fault{"clock stepped", "a server's wall clock is set ahead or back by so much, and is right again after as long", true, 0.2, 2, func(s *storm, _ *member, d time.Duration) {
+	v, by := s.victim(d), d
+	if d/time.Microsecond%2 == 0 { // d is drawn from the seed
+		by = -by
+	}
+	step := func(ahead time.Duration, forward bool) {
+		from := s.w.Now()
+		v.Step(s.t, ahead)
+		if forward && s.walled {
+			s.w.Add(history.Event{Kind: history.Stepped, Proc: -1, From: from, Text: v.Addr})
+		}
+	}
+	step(by, by > 0)
+	s.sleep(d)
+	step(0, by < 0)
+}}
+
 // victim returns the server that a fault strikes: d is drawn from the seed.
 func (s *storm) victim(d time.Duration) *service.Server {
 	return s.servers[int(d/time.Microsecond)%len(s.servers)]
@@ -130,7 +149,7 @@ var network = []fault{isolated, repliesHeld, replyDropped, cut, cutAt, refused, 
 func faultsTable() string {
 	var s strings.Builder
 	s.WriteString("| fault | what happens | lasts, in TTLs | backends |\n|---|---|---|---|\n")
-	for _, f := range slices.Concat([]fault{stopped, stoppedLonger, frozen, killed}, network, []fault{serverPaused, serverRestarted}, database[1:], []fault{sessionEnded}) {
+	for _, f := range slices.Concat([]fault{stopped, stoppedLonger, frozen, killed}, network, []fault{serverPaused, serverRestarted, clockStepped}, clustered, database[1:], storage[:2], []fault{certificatesReplaced, emptied, noSpace, compacted, defragmented, leasesRevoked, sessionEnded}) {
 		on := strings.Join(struckBy(f), ", ")
 		on = strings.Replace(on, strings.Join(struckBy(serverPaused), ", "), "all with a server", 1)
 		lasts := fmt.Sprintf("%g to %g", f.least, f.most)

@@ -15,10 +15,8 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/dlock-go/dlock/conformance/containers/service"
@@ -62,9 +60,9 @@ func command() int {
 		return 1
 	}
 	fmt.Printf("a storm on %s, seed %d, in %s\n", *on, *seed, folder)
-	var t stage
-	err = t.try(func() { run(&t, backends[i], time.Duration(*minutes*float64(time.Minute)), *seed, folder) })
-	t.end()
+	var t service.Stage
+	err = t.Try(func() { run(&t, backends[i], time.Duration(*minutes*float64(time.Minute)), *seed, folder) })
+	t.End()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 	}
@@ -98,7 +96,7 @@ func verdict(dir string) int {
 	}
 	fmt.Print(summary(r))
 	fmt.Println("the picture:", page)
-	if len(r.Violations) > 0 {
+	if len(r.Violations) > 0 || r.Interrupted {
 		return 1
 	}
 	return 0
@@ -136,8 +134,22 @@ func summary(r *check.Report) string {
 	fmt.Fprintf(&s, "%d faults: %s\n", total, strings.Join(faults, ", "))
 	fmt.Fprintf(&s, "linearizable: %d calls checked, %d not (too many overlap)\n", r.Linearized, r.Unchecked)
 	fmt.Fprintf(&s, "the register with tokens refused %d writes; the one without lost %d of %d updates\n", r.Refused, r.LostThere, r.Updates)
+	if r.Interrupted {
+		s.WriteString("interrupted: progress, remains and baseline were not checked\n")
+	}
 	if !r.Bites() {
 		s.WriteString("did not bite: no holder was at work when its lock passed to another one\n")
+	}
+	if len(r.Windows) > 0 {
+		excluded := map[check.Law]int{}
+		for _, v := range r.Excluded {
+			excluded[v.Law]++
+		}
+		fmt.Fprintf(&s, "%d failovers or steps of a clock that may lose grants, whose windows have %.0f%% of the time; excluded there: %d", len(r.Windows), 100*r.Within, len(r.Excluded))
+		for _, law := range slices.Sorted(maps.Keys(excluded)) {
+			fmt.Fprintf(&s, ", %s %d", law, excluded[law])
+		}
+		s.WriteString("\n")
 	}
 	printed := map[check.Law]int{}
 	for _, v := range r.Violations {
@@ -147,67 +159,14 @@ func summary(r *check.Report) string {
 		}
 	}
 	for _, law := range slices.Sorted(maps.Keys(printed)) {
-		fmt.Fprintf(&s, "%d violations of %s\n", printed[law], law)
+		fmt.Fprintf(&s, "%d violations of %s", printed[law], law)
+		if printed[law] > shown {
+			fmt.Fprintf(&s, "; the picture has those that are not above")
+		}
+		s.WriteString("\n")
 	}
 	if len(printed) == 0 {
 		s.WriteString("no violation\n")
 	}
 	return s.String()
-}
-
-// stage is the service.T of the command.
-type stage struct {
-	mu       sync.Mutex
-	cleanups []func()
-	failure  error
-}
-
-// Helper implements service.T.
-func (s *stage) Helper() {}
-
-// Cleanup implements service.T.
-func (s *stage) Cleanup(f func()) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.cleanups = append(s.cleanups, f)
-}
-
-// Failed implements service.T.
-func (s *stage) Failed() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.failure != nil
-}
-
-// Logf implements service.T.
-func (s *stage) Logf(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }
-
-// Fatalf implements service.T. It ends the goroutine, which may be that of a fault.
-func (s *stage) Fatalf(format string, args ...any) {
-	s.mu.Lock()
-	if s.failure == nil {
-		s.failure = fmt.Errorf(format, args...)
-	}
-	s.mu.Unlock()
-	runtime.Goexit()
-}
-
-// try runs f, and returns the first failure.
-func (s *stage) try(f func()) error {
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		f()
-	}()
-	<-done
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.failure
-}
-
-// end runs the functions that were given to Cleanup, the last first.
-func (s *stage) end() {
-	for _, f := range slices.Backward(s.cleanups) {
-		f()
-	}
 }

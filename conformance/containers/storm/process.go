@@ -6,9 +6,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -24,8 +26,9 @@ import (
 type order struct {
 	plan
 	URL      string
-	Dir      string // of the history
-	Procs    []int  // the number of each of its clients
+	Through  map[string]string // as of openThrough; nil: clients dial the addresses that URL has
+	Dir      string            // of the history
+	Procs    []int             // the number of each of its clients
 	Patience time.Duration
 
 	// the backend lives in this process: networks are simulated here, and so is the death of a
@@ -49,16 +52,34 @@ type crew struct {
 	before  history.Uses
 }
 
-// clientsProgram runs clients in a process. It says "ready" when they run, obeys the lines that
-// [crew.obey] has, and says "done" after "calm" and after "count".
+// clientsProgram runs clients in a process. It says "opening" now and then until they are open, and
+// "ready" when they run, obeys the lines that [crew.obey] has, and says "done" after "calm" and
+// after "count".
 var clientsProgram = service.NewProgram("clients", func(in *bufio.Scanner, out io.Writer, args []string) error {
 	var o order
 	if err := json.Unmarshal([]byte(args[0]), &o); err != nil {
 		return err
 	}
-	c, err := newCrew(o, nil)
-	if err != nil {
-		return err
+	type opened struct {
+		c   *crew
+		err error
+	}
+	done := make(chan opened, 1)
+	go func() {
+		c, err := newCrew(o, nil)
+		done <- opened{c, err}
+	}()
+	var c *crew
+	for c == nil {
+		select {
+		case one := <-done:
+			if one.err != nil {
+				return one.err
+			}
+			c = one.c
+		case <-time.After(10 * time.Second):
+			fmt.Fprintln(out, "opening")
+		}
 	}
 	c.start()
 	fmt.Fprintln(out, "ready")
@@ -92,7 +113,10 @@ func newCrew(o order, open func() (driver.Backend, error)) (*crew, error) {
 	c := &crew{order: o, w: w, open: open, clients: map[int]*client{}, heal: map[int][]func(){}}
 	if open == nil {
 		c.open = func() (driver.Backend, error) {
-			ctx, cancel := context.WithTimeout(context.Background(), o.Patience)
+			if o.Through != nil {
+				return openThrough(o.URL, o.Through)
+			}
+			ctx, cancel := context.WithTimeout(context.Background(), opening)
 			defer cancel()
 			for { // the server may be down
 				b, err := dlock.OpenBackend(ctx, o.URL, dlock.TTL(o.TTL), dlock.Logger(nil))
@@ -142,7 +166,7 @@ func (c *crew) add(proc int) error {
 	if c.Inside {
 		return nil
 	}
-	return one.warm(c.Patience)
+	return one.warm(opening)
 }
 
 func (c *crew) start() {
@@ -226,12 +250,19 @@ func (c *crew) calm() {
 
 // count records what the process uses now, when that is no more than before, or after the patience.
 func (c *crew) count() {
+	var closing sync.WaitGroup
 	for _, one := range c.dead { // what a process leaves when it is killed is not in another one
-		one.c.Close()
-		one.goes.Wait()
+		closing.Go(func() { // each takes some seconds, since it is cut off
+			one.c.Close()
+			one.goes.Wait()
+		})
+	}
+	closing.Wait()
+	for _, one := range c.dead {
 		c.healed(one.proc)
 	}
-	proc := c.Procs[0]
+	// not a client that was killed: what it records is dropped
+	proc := slices.Min(slices.Collect(maps.Keys(c.clients)))
 	before := c.before
 	c.w.Add(history.Event{Kind: history.Usage, Proc: proc, Uses: &before})
 	var now history.Uses

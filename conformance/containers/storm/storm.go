@@ -24,8 +24,16 @@ const (
 	// patience bounds the time in which all is served and removed after the last fault: connections
 	// are retried, and what is dead expires.
 	patience = 30 * time.Second
+	// opening bounds the time in which a new client is open and has locked once. Faults go on
+	// meanwhile, so dlock promises none, and on a slow machine that may take long.
+	opening = 5 * time.Minute
 	// every is the mean time between two faults, in TTLs.
 	every = 1
+	// calmAfter is how long, in TTLs, no fault changes again which server serves what, so that most
+	// of the time of a storm is outside of the windows of failovers.
+	calmAfter = 8
+	// recovery is how long servers serve, at least, between two faults of theirs, in TTLs.
+	recovery = 2
 )
 
 // storm is one run.
@@ -33,16 +41,20 @@ type storm struct {
 	backend
 	order
 	t       service.T
+	roles   *promotions // of servers of Redis that replace their masters; nil: none do
 	w       *history.Writer
 	servers []*service.Server
 	lots    *rand.Rand
 
-	mu      sync.Mutex
-	members []*member
-	next    int        // the number of the next client
-	struck  sync.Mutex // the server is struck by one fault at a time
-	strikes uint64
-	under   sync.WaitGroup // the faults that have not ended
+	mu       sync.Mutex
+	members  []*member
+	next     int        // the number of the next client
+	struck   sync.Mutex // the server is struck by one fault at a time
+	strikes  uint64
+	changes  int            // how many faults changed which server serves
+	changing bool           // one of them has not ended
+	changed  time.Time      // when the last one of them had ended
+	under    sync.WaitGroup // the faults that have not ended
 }
 
 // member is a client.
@@ -68,6 +80,11 @@ func run(t service.T, b backend, length time.Duration, seed uint64, dir string) 
 	r := registersProgram.Start(t, dir)
 	s.Registers = r.Hear()
 	watch, unwatch := s.observe()
+	if s.named {
+		var done func()
+		s.roles, done = watchPromotions(w, s.servers, strings.HasPrefix(s.URL, "redis+cluster:"))
+		t.Cleanup(done)
+	}
 	s.begin()
 	end := time.Now().Add(length)
 	for time.Now().Before(end) && !t.Failed() {
@@ -75,6 +92,9 @@ func run(t service.T, b backend, length time.Duration, seed uint64, dir string) 
 		s.strike()
 	}
 	s.under.Wait()
+	if t.Failed() { // the storm itself: it says nothing of what was to follow
+		return
+	}
 	w.Add(history.Event{Kind: history.Calm, Proc: -1})
 	s.finish(func() {
 		if watch != nil {
@@ -99,7 +119,10 @@ func (s *storm) observe() (*observer, func()) {
 		s.t.Fatalf("%v", err)
 	}
 	caps := c.Capabilities()
-	settings := &history.Storm{Backend: s.name, Seed: s.Seed, TTL: s.TTL, Queue: caps.Queue, Fencing: caps.Fencing, Lanes: lanes, Patience: patience}
+	settings := &history.Storm{Backend: s.name, Seed: s.Seed, TTL: s.TTL, Queue: caps.Queue, Fencing: caps.Fencing, Safe: caps.FailoverSafe, Lanes: lanes, Patience: patience}
+	if s.named || strings.HasPrefix(s.URL, "redlock:") {
+		settings.Nodes = len(s.servers)
+	}
 	for _, v := range s.servers {
 		settings.Version = v.Version
 	}
@@ -124,11 +147,11 @@ func (s *storm) begin() {
 		for range processes {
 			s.members = append(s.members, &member{proc: s.number()})
 		}
-		child := s.process(s.URL, s.procs())
+		child := s.process(s.URL, nil, s.procs())
 		for _, m := range s.members {
 			m.child = child
 		}
-		child.Expect("ready")
+		s.ready(child)
 		return
 	}
 	for range processes {
@@ -136,7 +159,18 @@ func (s *storm) begin() {
 		s.members = append(s.members, m)
 	}
 	for _, m := range s.members {
-		m.child.Expect("ready")
+		s.ready(m.child)
+	}
+}
+
+// ready waits until the clients of a process run.
+func (s *storm) ready(c *service.Child) {
+	line := c.Hear()
+	for line == "opening" {
+		line = c.Hear()
+	}
+	if line != "ready" {
+		s.t.Fatalf("the clients wrote %q", line)
 	}
 }
 
@@ -162,23 +196,31 @@ func (s *storm) member() *member {
 	if u.Host != "" {
 		m.proxy = netfault.NewProxy()
 		s.t.Cleanup(m.proxy.Close)
-		var through []string
-		for host := range strings.SplitSeq(u.Host, ",") {
+		through := map[string]string{}
+		hosts := strings.Split(u.Host, ",")
+		if s.named {
+			hosts = append(hosts, service.Addrs(s.servers)...)
+		}
+		for i, host := range hosts {
 			addr, err := m.proxy.Addr(host)
 			if err != nil {
 				s.t.Fatalf("%v", err)
 			}
-			through = append(through, addr)
+			through[host], hosts[i] = addr, addr
 		}
-		u.Host = strings.Join(through, ",")
+		if s.named {
+			m.child = s.process(s.URL, through, []int{m.proc})
+			return m
+		}
+		u.Host = strings.Join(hosts, ",")
 	}
-	m.child = s.process(u.String(), []int{m.proc})
+	m.child = s.process(u.String(), nil, []int{m.proc})
 	return m
 }
 
-func (s *storm) process(url string, procs []int) *service.Child {
+func (s *storm) process(url string, through map[string]string, procs []int) *service.Child {
 	o := s.order
-	o.URL, o.Procs = url, procs
+	o.URL, o.Through, o.Procs = url, through, procs
 	arg, err := json.Marshal(o)
 	if err != nil {
 		s.t.Fatalf("%v", err)
@@ -186,7 +228,8 @@ func (s *storm) process(url string, procs []int) *service.Child {
 	return clientsProgram.Start(s.t, string(arg))
 }
 
-// strike causes a fault that is drawn, for a client that no other fault concerns.
+// strike causes a fault that is drawn, for a client or servers that no other fault concerns. If
+// there is none, it does nothing: faults do not queue, so that servers have time to serve.
 func (s *storm) strike() {
 	f := s.faults[s.lots.IntN(len(s.faults))]
 	d := time.Duration(float64(s.TTL) * (f.least + s.lots.Float64()*(f.most-f.least)))
@@ -200,7 +243,7 @@ func (s *storm) strike() {
 			free = append(free, m)
 		}
 	}
-	if len(free) == 0 && !f.server {
+	if len(free) == 0 && !f.server || f.changes() && (s.changing || time.Since(s.changed) < calmAfter*s.TTL) || f.server && !s.struck.TryLock() {
 		s.mu.Unlock()
 		return
 	}
@@ -214,21 +257,27 @@ func (s *storm) strike() {
 			e.Proc = -1
 		}
 	}
+	if f.changes() {
+		s.changes++
+		s.changing = true
+	}
 	s.strikes++
 	e.Op = s.strikes
 	s.mu.Unlock()
 	s.under.Go(func() {
 		if f.server {
-			s.struck.Lock()
-			defer s.struck.Unlock()
+			defer time.AfterFunc(recovery*s.TTL, s.struck.Unlock)
 		}
 		s.w.Add(e)
 		f.run(s, m, d)
 		s.w.Add(history.Event{Kind: history.Healed, Proc: e.Proc, Op: e.Op})
+		s.mu.Lock()
+		defer s.mu.Unlock()
 		if m != nil {
-			s.mu.Lock()
 			m.busy = false
-			s.mu.Unlock()
+		}
+		if f.changes() {
+			s.changing, s.changed = false, time.Now()
 		}
 	})
 }
@@ -261,7 +310,7 @@ func (s *storm) replace(m *member) {
 	n := s.member()
 	m.proc, m.child, m.proxy = n.proc, n.child, n.proxy
 	s.mu.Unlock()
-	m.child.Expect("ready")
+	s.ready(m.child)
 }
 
 // sleep pauses the storm.

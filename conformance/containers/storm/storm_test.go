@@ -47,6 +47,9 @@ func TestStorm(t *testing.T) {
 			if len(r.Violations) > 0 {
 				t.Errorf("%d violations; the picture is %s", len(r.Violations), page)
 			}
+			if r.Interrupted {
+				t.Error("the storm was interrupted")
+			}
 			if r.Calls < 100 || len(r.Faults) == 0 {
 				t.Errorf("%d calls of Lock and %d kinds of faults: that is no storm", r.Calls, len(r.Faults))
 			}
@@ -73,6 +76,24 @@ func folder(t *testing.T) string {
 		}
 	})
 	return dir
+}
+
+// TestHistoriesThatCannotBeJudged: what is no history is refused, with the cause.
+func TestHistoriesThatCannotBeJudged(t *testing.T) {
+	for text, says := range map[string]string{
+		`{"t":1,"k":"call","p":1,"o":1,"n":"a"}`: "no settings",
+		`{"t":1,"k":"settings","p":-1}`:          "without its contents",
+		`{"t":1,"k":"usage","p":1}`:              "without its contents",
+		`{"t":`:                                  "line 1",
+	} {
+		dir := t.TempDir()
+		if err := os.WriteFile(filepath.Join(dir, "storm.jsonl"), []byte(text+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := judge(dir); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%q: %v; want that it says %q", text, err, says)
+		}
+	}
 }
 
 // TestFaultsHaveRows: docs/storm.md has each fault, and the backends that it strikes.

@@ -97,7 +97,7 @@ func askZooKeeper(ctx context.Context, text string, alone bool) (string, error) 
 		return "", errors.New("not a URL") // err would show the URL with its password
 	}
 	addr, _, _ := strings.Cut(u.Host, ",")
-	answer, err := fourLetters(ctx, addr, "srvr")
+	answer, err := FourLetters(ctx, addr, "srvr")
 	if err != nil {
 		return "", err
 	}
@@ -110,8 +110,9 @@ func askZooKeeper(ctx context.Context, text string, alone bool) (string, error) 
 	return "", fmt.Errorf("srvr is answered with %q", answer)
 }
 
-// fourLetters returns a server's answer to a four-letter command.
-func fourLetters(ctx context.Context, addr, command string) (string, error) {
+// FourLetters returns the answer of the server at an address to a four-letter command. It waits
+// until ctx ends.
+func FourLetters(ctx context.Context, addr, command string) (string, error) {
 	c, err := (&net.Dialer{}).DialContext(ctx, "tcp", addr)
 	if err != nil {
 		return "", err
@@ -127,12 +128,12 @@ func fourLetters(ctx context.Context, addr, command string) (string, error) {
 	return string(answer), err
 }
 
-// four is fourLetters of a server that has to answer.
+// four is FourLetters of a server that has to answer.
 func four(t service.T, s *service.Server, command string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	answer, err := fourLetters(ctx, s.Addr, command)
+	answer, err := FourLetters(ctx, s.Addr, command)
 	if err != nil {
 		t.Fatalf("%s: %v", command, err)
 	}
@@ -144,7 +145,7 @@ func leads(s *service.Server) string {
 	// one that has no leader says so at once
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
-	answer, _ := fourLetters(ctx, s.Addr, "srvr")
+	answer, _ := FourLetters(ctx, s.Addr, "srvr")
 	for line := range strings.Lines(answer) {
 		if mode, ok := strings.CutPrefix(line, "Mode: "); ok {
 			return strings.TrimSpace(mode)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/dlock-go/dlock/conformance/containers/service"
 	"github.com/dlock-go/dlock/conformance/internal/await"
+	"github.com/dlock-go/dlock/conformance/netfault"
 )
 
 // mustZK fails the test unless err is nil.
@@ -129,4 +130,41 @@ func createAt(t service.T, s *service.Server, path string) error {
 		return nil
 	}
 	return err
+}
+
+// TestEndSession: another party ends the session of a client that lives, long before it expires,
+// and cannot end it twice.
+func TestEndSession(t *testing.T) {
+	t.Parallel()
+	s := service.StartOwn(t, ZooKeeper)
+	p := netfault.NewProxy()
+	t.Cleanup(p.Close)
+	addr, err := p.Addr(s.Addr)
+	mustZK(t, "proxy", err)
+	c, eye := zkOf(t, &service.Server{Addr: addr}, 10*time.Minute), zkOf(t, s, time.Minute)
+	const node = "/session-that-is-ended"
+	_, err = c.Create(node, nil, zk.FlagEphemeral, zk.WorldACL(zk.PermAll))
+	mustZK(t, "create", err)
+	sent := p.Record()
+	p.Cut() // the client resumes its session
+	await.That(t, "it is resumed", func() bool { return sent.Contains(Hello) })
+	ended := false
+	for addr, data := range sent.End() {
+		if !Resumes(data) {
+			continue
+		}
+		mustZK(t, "end the session", EndSession(addr, data))
+		if err := EndSession(addr, data); err == nil {
+			t.Error("the session was ended twice")
+		}
+		ended = true
+		break // a client that is not answered soon resumes it on another connection too
+	}
+	if !ended {
+		t.Error("the client did not resume its session")
+	}
+	await.That(t, "the node of the session is gone", func() bool {
+		is, _, err := eye.Exists(node)
+		return err == nil && !is
+	})
 }

@@ -66,15 +66,20 @@ func (v Violation) String() string { return string(v.Law) + ": " + v.Text }
 // Report is the result of a check.
 type Report struct {
 	Violations []Violation // in order of time
+	Excluded   []Violation // those that a window explains; see windows
 	Calls      int         // of Lock
 	Holds      int         // leases that were granted
 	Losses     int         // of those, how many were lost
 	Faults     map[string]int
-	Linearized int // how many calls the law linearizable was checked for
-	Unchecked  int // for how many it was not: too many of them overlap
-	Updates    int // of the register that does not check tokens
-	LostThere  int // of those, how many were lost: the storm bites
-	Refused    int // writes that the register refused for their tokens
+	Windows    [][2]int64 // in which grants may be lost, in order of time; see windows
+	Within     float64    // the share of the time that they have
+	Linearized int        // how many calls the law linearizable was checked for
+	Unchecked  int        // for how many it was not: too many of them overlap
+	Updates    int        // of the register that does not check tokens
+	LostThere  int        // of those, how many were lost: the storm bites
+	Refused    int        // writes that the register refused for their tokens
+	// the storm was interrupted, so that Progress, Remains and Baseline could not be checked
+	Interrupted bool
 }
 
 // Bites reports whether the storm would have caught a lock that does not protect its resource: the
@@ -85,14 +90,15 @@ func (r *Report) Bites() bool { return r.LostThere > 0 }
 type checker struct {
 	*history.History
 	Report
-	names map[string][]*history.Op // the calls by the name of the lock, in order
-	roots map[string]*history.Op   // those that began a hold, by its owner
+	names     map[string][]*history.Op // the calls by the name of the lock, in order
+	roots     map[string]*history.Op   // those that began a hold, by its owner
+	failovers [][2]int64               // those of the windows that are of failovers
 }
 
 // History checks a history.
 func History(h *history.History) *Report {
 	c := &checker{History: h, names: map[string][]*history.Op{}, roots: map[string]*history.Op{}}
-	c.Faults = map[string]int{}
+	c.Faults, c.Interrupted = map[string]int{}, h.Calm == 0
 	for _, o := range h.Ops {
 		c.names[o.Name] = append(c.names[o.Name], o)
 		c.Calls++
@@ -109,6 +115,7 @@ func History(h *history.History) *Report {
 	for _, t := range h.Troubles {
 		c.Faults[t.Text]++
 	}
+	c.windows()
 	for _, ops := range c.names {
 		c.exclusion(ops)
 		c.order(ops)
@@ -120,16 +127,27 @@ func History(h *history.History) *Report {
 	c.remains()
 	c.baseline()
 	c.registers()
-	slices.SortStableFunc(c.Violations, func(a, b Violation) int { return cmp.Compare(a.At, b.At) })
+	for _, vs := range [][]Violation{c.Violations, c.Excluded} {
+		slices.SortStableFunc(vs, func(a, b Violation) int { return cmp.Compare(a.At, b.At) })
+	}
 	return &c.Report
 }
 
 func (c *checker) violation(l Law, at int64, ops []*history.Op, format string, args ...any) {
+	c.report(l == Order && c.touched(at, at), l, at, ops, format, args...)
+}
+
+// report reports a violation, apart from the others if a failover explains it.
+func (c *checker) report(excluded bool, l Law, at int64, ops []*history.Op, format string, args ...any) {
 	v := Violation{Law: l, At: at, Text: fmt.Sprintf(format, args...)}
 	for _, o := range ops {
 		v.Ops = append(v.Ops, o.ID)
 	}
-	c.Violations = append(c.Violations, v)
+	to := &c.Violations
+	if excluded {
+		to = &c.Excluded
+	}
+	*to = append(*to, v)
 }
 
 // by describes a call.
@@ -181,18 +199,18 @@ func (c *checker) exclusion(ops []*history.Op) {
 			continue
 		}
 		in = slices.DeleteFunc(in, func(q *history.Op) bool { return q.End() <= o.Returned })
-		owners, limit := map[string]bool{o.Owner: true}, c.limit(o)
+		owners, limit, until := map[string]bool{o.Owner: true}, c.limit(o), o.End()
 		for _, q := range in {
 			if excludes(o, q) {
-				c.violation(Exclusion, o.Returned, []*history.Op{q, o}, "%s is held together with %s", c.by(o), c.by(q))
+				c.report(c.inWindow(o.Returned, min(o.End(), q.End())), Exclusion, o.Returned, []*history.Op{q, o}, "%s is held together with %s", c.by(o), c.by(q))
 				break
 			}
 			owners[q.Owner] = true
-			limit = least(limit, c.limit(q))
+			limit, until = least(limit, c.limit(q)), min(until, q.End())
 		}
 		in = append(in, o)
 		if limit > 0 && len(owners) > limit {
-			c.violation(Exclusion, o.Returned, in, "%d owners hold a semaphore of %d together, the last of them %s", len(owners), limit, c.by(o))
+			c.report(c.inWindow(o.Returned, until), Exclusion, o.Returned, in, "%d owners hold a semaphore of %d together, the last of them %s", len(owners), limit, c.by(o))
 		}
 	}
 }
@@ -237,7 +255,9 @@ func (c *checker) tokens(ops []*history.Op) {
 	for _, o := range sorted(ops, called) {
 		if first := owners[o.Owner]; first != nil {
 			if first.Token != o.Token {
-				c.violation(Tokens, o.Returned, []*history.Op{first, o}, "leases of one hold have two tokens: %s and %s", c.by(first), c.by(o))
+				// the old master granted it, and later the new one, in whose queue it still stood
+				twice := first.Token < o.Token && c.failedOver(first.Returned, o.Returned)
+				c.report(twice, Tokens, o.Returned, []*history.Op{first, o}, "leases of one hold have two tokens: %s and %s", c.by(first), c.by(o))
 			}
 			continue
 		}
@@ -416,6 +436,11 @@ func (c *checker) progress() {
 		return // the storm was interrupted
 	}
 	latest := c.Calm + int64(c.Storm.Patience)
+	for _, e := range c.Events {
+		if e.Kind == history.Hung {
+			c.violation(Progress, e.At, nil, "the work of process %d did not end %s after the last fault", e.Proc, time.Duration(e.At-c.Calm))
+		}
+	}
 	for _, o := range c.Ops {
 		switch {
 		case c.ended(o.Proc):
@@ -425,6 +450,8 @@ func (c *checker) progress() {
 			c.violation(Progress, o.Returned, []*history.Op{o}, "Lock of %s by process %d.%d returned %s after the last fault", o.Name, o.Proc, o.Lane, time.Duration(o.Returned-c.Calm))
 		case o.Unlock != 0 && o.Unlocked == 0:
 			c.violation(Progress, o.Unlock, []*history.Op{o}, "Unlock never returned: %s", c.by(o))
+		case o.Unlocked > latest:
+			c.violation(Progress, o.Unlocked, []*history.Op{o}, "Unlock returned %s after the last fault: %s", time.Duration(o.Unlocked-c.Calm), c.by(o))
 		}
 	}
 }
@@ -450,6 +477,12 @@ func ids(places ...[]history.Place) (all []string) {
 const moreHeap = 4 << 20
 
 func (c *checker) baseline() {
+	// A pool has a connection for each call at a time. Where each call goes to several servers, a
+	// late one is under way beside the next.
+	more := c.Storm.Lanes
+	if c.Storm.Nodes > 1 {
+		more *= 2 * c.Storm.Nodes
+	}
 	before := map[int]*history.Uses{}
 	for _, e := range c.Events {
 		if e.Kind != history.Usage {
@@ -463,7 +496,7 @@ func (c *checker) baseline() {
 		switch a := e.Uses; {
 		case a.Goroutines > b.Goroutines:
 			c.violation(Baseline, e.At, nil, "process %d had %d goroutines and has %d\n%s", e.Proc, b.Goroutines, a.Goroutines, e.Text)
-		case a.Connections > b.Connections+c.Storm.Lanes: // pools have one for each call at a time
+		case a.Connections > b.Connections+more:
 			c.violation(Baseline, e.At, nil, "process %d had %d connections and has %d", e.Proc, b.Connections, a.Connections)
 		case a.Heap > b.Heap+moreHeap:
 			c.violation(Baseline, e.At, nil, "process %d used %d bytes of memory and uses %d", e.Proc, b.Heap, a.Heap)

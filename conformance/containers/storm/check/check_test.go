@@ -272,6 +272,13 @@ func TestLaws(t *testing.T) {
 			w.granted(12, "w", 3, 120).unlock(31, 32, "")
 		}, nil},
 
+		"an Unlock that returns too late": {func(t *tale) {
+			t.lock(1, 10).granted(20, "a", 1, 90).unlock(30, t.calm+40_000, "")
+		}, []Law{Progress}},
+		"work that does not end": {func(t *tale) {
+			t.lock(1, 10).granted(20, "a", 1, 90).unlock(30, 31, "")
+			t.add(t.calm+70_000, history.Event{Kind: history.Hung, Proc: 1})
+		}, []Law{Progress}},
 		"a waiter that is forgotten": {func(t *tale) {
 			t.lock(1, 0).granted(1, "a", 1, 90).unlock(2, 3, "")
 			t.lock(2, 1)
@@ -299,6 +306,11 @@ func TestLaws(t *testing.T) {
 			t.add(1, history.Event{Kind: history.Usage, Proc: 1, Uses: &history.Uses{Connections: 1}})
 			t.add(6000, history.Event{Kind: history.Usage, Proc: 1, Uses: &history.Uses{Connections: 6}})
 		}, []Law{Baseline}},
+		"connections to several servers": {func(t *tale) {
+			t.storm.Nodes = 3
+			t.add(1, history.Event{Kind: history.Usage, Proc: 1, Uses: &history.Uses{Connections: 1}})
+			t.add(6000, history.Event{Kind: history.Usage, Proc: 1, Uses: &history.Uses{Connections: 13}})
+		}, nil},
 		"memory that remains": {func(t *tale) {
 			t.add(1, history.Event{Kind: history.Usage, Proc: 1, Uses: &history.Uses{Heap: 1 << 20}})
 			t.add(6000, history.Event{Kind: history.Usage, Proc: 1, Uses: &history.Uses{Heap: 8 << 20}})
@@ -343,6 +355,20 @@ func TestBites(t *testing.T) {
 	}
 	if quiet := newTale().check(); quiet.Bites() {
 		t.Error("a storm without updates bites")
+	}
+}
+
+// TestInterrupted: a history without an end says so.
+func TestInterrupted(t *testing.T) {
+	for _, calm := range []bool{false, true} {
+		story := newTale()
+		if !calm {
+			story.calm = 0
+		}
+		story.lock(1, 10).granted(20, "a", 1, 90)
+		if r := story.check(); r.Interrupted == calm || len(r.Violations) != 0 && !calm {
+			t.Errorf("ended %v: interrupted %v, %v", calm, r.Interrupted, r.Violations)
+		}
 	}
 }
 

@@ -2,6 +2,7 @@ package check
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"time"
 
@@ -96,7 +97,37 @@ func over(o *history.Op) int64 {
 	return max(o.Returned, o.End())
 }
 
+// linearizes checks a part. If it has no order, and windows touch it, then what they
+// do not touch needs one.
 func (c *checker) linearizes(part []*history.Op, last uint64, doubts map[*history.Op]bool) {
+	result, at := c.search(part, last, doubts)
+	if rest := c.outside(part); result != porcupine.Ok && len(rest) < len(part) {
+		if result == porcupine.Illegal {
+			c.Excluded = append(c.Excluded, c.unordered(part, at))
+		}
+		c.Unchecked += len(part) - len(rest)
+		part = rest
+		result, at = c.search(part, last, doubts)
+	}
+	if result == porcupine.Unknown {
+		c.Unchecked += len(part)
+		return
+	}
+	c.Linearized += len(part)
+	if result == porcupine.Illegal {
+		c.Violations = append(c.Violations, c.unordered(part, at))
+	}
+}
+
+// unordered is the violation of a part whose search did not get beyond a call.
+func (c *checker) unordered(part []*history.Op, o *history.Op) Violation {
+	return Violation{Linearizable, fmt.Sprintf("the calls of %s, from %s to %s, are not those of one lock; not beyond %s",
+		o.Name, c.at(part[0].Called), c.at(part[len(part)-1].Called), c.by(o)), o.Returned, []uint64{o.ID}}
+}
+
+// search looks for an order of the calls. Without one it returns the call that it did not get
+// beyond.
+func (c *checker) search(part []*history.Op, last uint64, doubts map[*history.Op]bool) (porcupine.CheckResult, *history.Op) {
 	var ops []porcupine.Operation
 	for _, o := range part {
 		switch {
@@ -112,7 +143,7 @@ func (c *checker) linearizes(part []*history.Op, last uint64, doubts map[*histor
 		}
 	}
 	if len(ops) == 0 {
-		return
+		return porcupine.Ok, nil
 	}
 	m := porcupine.Model{
 		Init:  func() any { return lock{last: last} },
@@ -120,17 +151,10 @@ func (c *checker) linearizes(part []*history.Op, last uint64, doubts map[*histor
 		Equal: func(a, b any) bool { return a.(lock).equal(b.(lock)) },
 	}
 	result, info := porcupine.CheckOperationsVerbose(m, ops, oneCheck)
-	switch result {
-	case porcupine.Unknown:
-		c.Unchecked += len(part)
-	case porcupine.Ok:
-		c.Linearized += len(part)
-	default:
-		c.Linearized += len(part)
-		o := stuck(ops, info)
-		c.violation(Linearizable, o.Returned, []*history.Op{o}, "the calls of %s, from %s to %s, are not those of one lock; not beyond %s",
-			o.Name, c.at(part[0].Called), c.at(part[len(part)-1].Called), c.by(o))
+	if result != porcupine.Illegal {
+		return result, nil
 	}
+	return result, stuck(ops, info)
 }
 
 // stuck returns the call at which the longest linearization ends.
@@ -161,7 +185,9 @@ func (c *checker) doubts(ops []*history.Op) map[*history.Op]bool {
 	doubts := map[*history.Op]bool{}
 	until := int64(-1) // the latest time at which one of the earlier requests may stand there
 	for i, o := range ops {
-		doubts[o] = until >= o.Called || i+1 < len(ops) && ops[i+1].Called <= o.Returned
+		// a promoted replica may still have a request whose end it was not sent
+		lost := c.failedOver(o.Called-int64(c.Storm.Patience), o.Returned)
+		doubts[o] = lost || until >= o.Called || i+1 < len(ops) && ops[i+1].Called <= o.Returned
 		switch {
 		case o.Returned == 0:
 			until = max(until, o.Called+int64(c.Storm.Patience))

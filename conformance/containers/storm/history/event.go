@@ -45,6 +45,9 @@ const (
 	Settings Kind = "settings" // of the storm: Storm
 	Fault    Kind = "fault"    // a fault begins: Op (its number), Text, Proc or -1
 	Healed   Kind = "healed"   // it ends: Op
+	Promoted Kind = "promoted" // a replica was one until then, and became a master: Op, Text
+	Demoted  Kind = "demoted"  // the master that it replaced has become a replica: Op
+	Stepped  Kind = "stepped"  // the clock by which holds expire was set ahead: From (before), Text
 	Calm     Kind = "calm"     // the last fault has ended, and no client begins anything new
 	Seen     Kind = "seen"     // a call that read the queue returned: Name, From, Holders, Waiters
 	Remains  Kind = "remains"  // what is left of a name after the end: Name, Count
@@ -60,7 +63,9 @@ type Storm struct {
 	TTL      time.Duration `json:"ttl"`
 	Queue    bool          `json:"queue"`    // waiters are granted in order of arrival
 	Fencing  bool          `json:"fencing"`  // holds have tokens
+	Safe     bool          `json:"safe"`     // no failover loses a grant
 	Lanes    int           `json:"lanes"`    // how many goroutines of a process lock
+	Nodes    int           `json:"nodes"`    // to how many servers a client has connections
 	Patience time.Duration `json:"patience"` // in which all is served after the last fault
 }
 

@@ -73,12 +73,24 @@ type Trouble struct {
 	From, To int64
 }
 
+// Failover is the replacement of a master by a replica.
+type Failover struct {
+	Text string
+	// from the last time at which the replica surely was one, to the first at which the old master
+	// was one; 0: it never was
+	From, To int64
+}
+
 // History is what happened in a storm.
 type History struct {
 	Storm    Storm
 	Events   []Event // in order of time
 	Ops      []*Op   // in order of the calls
 	Troubles []Trouble
+	// Failovers are in order of time.
+	Failovers []Failover
+	// Steps are the times at which a clock was set ahead, also in order.
+	Steps    [][2]int64
 	Killed   map[int]int64 // when each process was killed
 	Calm     int64         // when the last fault had ended; 0: never
 	From, To int64
@@ -110,6 +122,9 @@ func Read(dir string) (*History, error) {
 		}
 		all = append(all, es...)
 	}
+	if !slices.ContainsFunc(all, func(e Event) bool { return e.Kind == Settings }) {
+		return nil, fmt.Errorf("the history in %s has no settings, by which it is judged: storm.jsonl begins with them", dir)
+	}
 	return New(all), nil
 }
 
@@ -125,6 +140,9 @@ func decode(text []byte) ([]Event, error) {
 		if err := json.Unmarshal(line, &e); err != nil {
 			return nil, fmt.Errorf("line %d: %w", n, err)
 		}
+		if e.Kind == Settings && e.Storm == nil || e.Kind == Usage && e.Uses == nil {
+			return nil, fmt.Errorf("line %d: an event %q without its contents", n, e.Kind)
+		}
 		all = append(all, e)
 	}
 }
@@ -134,7 +152,7 @@ func decode(text []byte) ([]Event, error) {
 func New(events []Event) *History {
 	h := &History{Events: events, Killed: map[int]int64{}, byID: map[uint64]*Op{}, From: math.MaxInt64}
 	slices.SortStableFunc(h.Events, func(a, b Event) int { return cmp.Compare(a.At, b.At) })
-	faults := map[uint64]int{}
+	faults, failovers := map[uint64]int{}, map[uint64]int{}
 	for _, e := range h.Events {
 		h.From, h.To = min(h.From, e.At), max(h.To, e.At)
 		switch e.Kind {
@@ -147,6 +165,15 @@ func New(events []Event) *History {
 			if i, ok := faults[e.Op]; ok {
 				h.Troubles[i].To = e.At
 			}
+		case Promoted:
+			failovers[e.Op] = len(h.Failovers)
+			h.Failovers = append(h.Failovers, Failover{Text: e.Text, From: e.At})
+		case Demoted:
+			if i, ok := failovers[e.Op]; ok {
+				h.Failovers[i].To = e.At
+			}
+		case Stepped:
+			h.Steps = append(h.Steps, [2]int64{e.From, e.At})
 		case Killed:
 			h.Killed[e.Proc] = e.At
 		case Calm:

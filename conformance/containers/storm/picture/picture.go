@@ -25,16 +25,19 @@ var page = template.Must(template.New("page").Parse(source))
 
 // drawing is what the page draws. Times are µs since the beginning of the storm; -1: never.
 type drawing struct {
-	Title  string     `json:"title"`
-	Facts  []string   `json:"facts"`
-	Length int64      `json:"length"`
-	Calm   int64      `json:"calm"`
-	Names  []string   `json:"names"`
-	Rows   []row      `json:"rows"`
-	Calls  [][]any    `json:"calls"`
-	Faults []trouble  `json:"faults"`
-	Broken []breach   `json:"broken"`
-	Ends   [][2]int64 `json:"ends"` // a process that was killed, and when
+	Title  string    `json:"title"`
+	Facts  []string  `json:"facts"`
+	Length int64     `json:"length"`
+	Calm   int64     `json:"calm"`
+	Names  []string  `json:"names"`
+	Rows   []row     `json:"rows"`
+	Calls  [][]any   `json:"calls"`
+	Faults []trouble `json:"faults"`
+	Broken []breach  `json:"broken"`
+	// what a failover of Redis explains
+	Excluded  []breach   `json:"excluded"`
+	Failovers [][2]int64 `json:"failovers"`
+	Ends      [][2]int64 `json:"ends"` // a process that was killed, and when
 }
 
 // row is a goroutine.
@@ -80,7 +83,7 @@ func Write(w io.Writer, h *history.History, r *check.Report) error {
 	}
 	// an empty list is no null
 	d := drawing{Length: max(at(h.To), 1), Calm: at(h.Calm), Names: []string{}, Rows: []row{}, Calls: [][]any{}, Faults: []trouble{},
-		Broken: []breach{}, Ends: [][2]int64{}}
+		Broken: []breach{}, Excluded: []breach{}, Failovers: [][2]int64{}, Ends: [][2]int64{}}
 	s := h.Storm
 	d.Title = fmt.Sprintf("a storm on %s, seed %d", s.Backend, s.Seed)
 	if s.Version != "" {
@@ -143,8 +146,15 @@ func Write(w io.Writer, h *history.History, r *check.Report) error {
 	for _, proc := range slices.Sorted(maps.Keys(h.Killed)) {
 		d.Ends = append(d.Ends, [2]int64{int64(proc), at(h.Killed[proc])})
 	}
-	for _, v := range r.Violations {
-		d.Broken = append(d.Broken, breach{string(v.Law), v.Text, at(v.At), v.Ops})
+	breaches := func(vs []check.Violation, of *[]breach) {
+		for _, v := range vs {
+			*of = append(*of, breach{string(v.Law), v.Text, at(v.At), v.Ops})
+		}
+	}
+	breaches(r.Violations, &d.Broken)
+	breaches(r.Excluded, &d.Excluded)
+	for _, w := range r.Windows {
+		d.Failovers = append(d.Failovers, [2]int64{at(w[0]), at(w[1])})
 	}
 	data, err := json.Marshal(d)
 	if err != nil {
