@@ -38,6 +38,12 @@ mutants: ## prove the tests by planted bugs, each of which one of them has to ca
 bench: ## in some minutes, on a quiet machine: measure dlock and its peers side by side; ARGS="-on redis -what handoffs" selects
 	@go build -C bench -o "$(CURDIR)/.bin/bench" . && exec .bin/bench -page docs/performance.md $(ARGS)
 
+.PHONY: scale
+scale: ## in some twelve minutes, on a quiet machine: measure whether costs stay flat with 1,000 clients, 64 processes, 10,000 names, 5,000 waiters and readers; ARGS="-on redis -what week" selects (docs/scale.md)
+	@go build -C conformance/containers -o "$(CURDIR)/.bin/scale" ./scale && \
+	  TESTCONTAINERS_RYUK_DISABLED=true TESTCONTAINERS_HOST_OVERRIDE=127.0.0.1 exec .bin/scale \
+	  -page docs/scale.md $(ARGS)
+
 .PHONY: lint
 lint: ## check formatting, go vet (also for macOS and Windows) and staticcheck, in every module
 	@exec scripts/check.sh lint

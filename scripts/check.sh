@@ -18,7 +18,7 @@ cd "$(dirname "$0")/.."
 size=${1:-}
 part=${2:-}  # of the tests; empty: all, and lint
 race=-race   # for vet and staticcheck too: their imports and those of the tests are then built once
-patience=25m # for the tests of a package: a test that hangs is shown before CI ends the run
+patience=40m # for the tests of a package: a test that hangs is shown before CI ends the run
 case $size in
 quick | lint) race=-race=false ;; # needs no C compiler
 test) ;;
