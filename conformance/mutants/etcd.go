@@ -95,4 +95,11 @@ var etcd = []mutant{
 		new:  "if c.sent.Load() > since && c.received.Load() > since {",
 		pkg:  etcdTests, test: "TestEtcdField/a connection that dies silently",
 	},
+	{
+		name: "etcd: calls wait until one that is slow has ended",
+		file: "driver/etcd/batch.go",
+		old:  "Few: inFlight, Most: maxInFlight, Slow: slowAnswer,",
+		new:  "Few: inFlight, Most: maxInFlight,",
+		pkg:  "driver/etcd", test: "TestBatchUrgent",
+	},
 }

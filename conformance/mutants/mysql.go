@@ -151,4 +151,11 @@ var mysql = []mutant{
 		new:  "q.ttl_us, HEX(q.label)",
 		pkg:  mysqlTests, test: "TestMySQLCosts/mariadb/sorts",
 	},
+	{
+		name: "mysql: a client takes a connection for each call to a server whose tables are locked",
+		file: "driver/mysql/pool.go",
+		old:  "const maxCalls = 30",
+		new:  "const maxCalls = 300",
+		pkg:  mysqlTests, test: "TestMySQLField/mysql/a backup",
+	},
 }

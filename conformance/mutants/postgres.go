@@ -137,4 +137,18 @@ var postgres = []mutant{
 		new:  "end, err := (&kit.Openings{Late: s.openings.Late}).Begin(ctx)",
 		pkg:  "driver/postgres", test: "TestConnectionsToASlowServer",
 	},
+	{
+		name: "postgres: a wait for a locked table that took too long fails its call",
+		file: "driver/postgres/errors.go",
+		old:  "\"55P03\": collided, // lock_timeout",
+		new:  "\"55P03\": never,",
+		pkg:  postgresTests, test: "TestPostgresFaults/tables that others lock",
+	},
+	{
+		name: "postgres: a statement that waits for a locked row holds up all others",
+		file: "driver/postgres/batch.go",
+		old:  "Few:      1, Most: 2, Slow: slow,",
+		new:  "Few:      1, Most: 2,",
+		pkg:  postgresTests, test: "TestPostgresBlockedRows/a row that stays locked",
+	},
 }

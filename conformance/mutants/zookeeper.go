@@ -74,4 +74,11 @@ var zookeeper = []mutant{
 		new:  "return time.Now(), max(",
 		pkg:  zookeeperTests, test: "TestZooKeeperConformance/proof-before",
 	},
+	{
+		name: "zookeeper: transactions wait until one that is slow has ended",
+		file: "driver/zookeeper/batch.go",
+		old:  "Few: fewCalls, Most: mostCalls, Slow: gatherTime,",
+		new:  "Few: fewCalls, Most: mostCalls,",
+		pkg:  "driver/zookeeper", test: "TestBatchUrgent",
+	},
 }

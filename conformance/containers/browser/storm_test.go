@@ -131,6 +131,10 @@ func TestPictureOfAStorm(t *testing.T) {
 	if !p.is(`document.querySelector("main").scrollHeight > document.querySelector("main").clientHeight && document.documentElement.scrollWidth <= 700`) {
 		t.Error("in a low window the rows do not scroll")
 	}
+	p.run(`document.querySelector("main").scrollTop = 1e6`)
+	p.until("the last rows are in sight", `document.querySelector("main").scrollTop > 0`)
+	p.run(`document.querySelector("#broken button").click()`)
+	p.until("a click on the violation of the first process scrolls to it", `document.querySelector("main").scrollTop === 0`)
 }
 
 // sight returns the seconds that the picture of a storm shows.
