@@ -37,8 +37,8 @@ func (s *storm) tryRightsOnNodes(perms int32) error {
 	defer c.Close()
 	var walk func(node string) error
 	walk = func(node string) error {
-		is, at, err := c.Exists(node)
-		if err != nil || !is || at.EphemeralOwner != 0 {
+		is, at, err := c.Exists(node) // needs the right to read, which no ephemeral node has lost
+		if err != nil && !errors.Is(err, zk.ErrNoAuth) || err == nil && (!is || at.EphemeralOwner != 0) {
 			return err
 		}
 		// the right to read is needed here
