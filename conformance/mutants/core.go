@@ -63,7 +63,7 @@ var core = []mutant{
 		file: "internal/hold/trust.go",
 		old:  "if h.end != nil || h.late(s.now()) {",
 		new:  "if h.end != nil {",
-		pkg:  "internal/hold", test: "TestProofThatCameTooLate",
+		pkg:  "internal/hold", test: "TestProofThatCameTooLate/the trust that it brings",
 	},
 	{
 		name: "a renewal of unknown outcome is a loss",

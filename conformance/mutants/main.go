@@ -65,7 +65,7 @@ func run(ctx context.Context, only string) error {
 	if err := copyTree(ctx, root, dir); err != nil {
 		return err
 	}
-	dead, alive := 0, 0
+	dead, alive, faulty := 0, 0, 0
 	for _, m := range all() {
 		if !strings.Contains(m.name, only) && !strings.Contains(m.file, only) {
 			continue
@@ -73,8 +73,11 @@ func run(ctx context.Context, only string) error {
 		began := time.Now()
 		caught, err := m.plant(ctx, dir)
 		switch {
-		case err != nil:
+		case ctx.Err() != nil:
 			return fmt.Errorf("%s: %w", m.name, err)
+		case err != nil: // the others are planted all the same, since that takes hours
+			faulty++
+			fmt.Printf("FAULTY %s: %v\n", m.name, err)
 		case caught == "":
 			alive++
 			fmt.Printf("ALIVE  %s: %s does not fail (%s)\n", m.name, m.test, time.Since(began).Round(time.Second))
@@ -83,9 +86,12 @@ func run(ctx context.Context, only string) error {
 			fmt.Printf("dead   %s: %s (%s)\n", m.name, caught, time.Since(began).Round(time.Second))
 		}
 	}
-	fmt.Printf("%d dead, %d alive\n", dead, alive)
+	fmt.Printf("%d dead, %d alive, %d could not be planted or run\n", dead, alive, faulty)
 	if alive > 0 {
 		return errors.New("a bug was not caught")
+	}
+	if faulty > 0 {
+		return errors.New("not all bugs were tried")
 	}
 	if dead == 0 {
 		return fmt.Errorf("no bug has %q in its name or file", only)

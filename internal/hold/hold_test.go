@@ -525,20 +525,28 @@ func TestCloseOfThousands(t *testing.T) {
 }
 
 // TestProofThatCameTooLate: an answer is no proof if trust has ended by the clock when it arrives,
-// even if the timer has not fired.
+// even if the timer has not fired: the trust from before, or that which the answer brings, since
+// the service keeps the hold for less than was asked.
 func TestProofThatCameTooLate(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var late time.Duration
-		b := &backend{renew: func(_ context.Context, rs []driver.Request) []driver.Renewal {
-			sent := time.Now()
-			late = 2 * ttl
-			return []driver.Renewal{{SentAt: sent}}
-		}}
-		h := keep(t, newSet(t, b, func() time.Duration { return late }), request("a"), new(holder))
-		if err := h.Prove(t.Context()); err != driver.ErrLost {
-			t.Errorf("Prove: %v; want ErrLost", err)
-		}
-	})
+	for what, answer := range map[string]struct{ took, ttl time.Duration }{
+		"the trust from before":    {took: 2 * ttl},
+		"the trust that it brings": {took: ttl * 3 / 4, ttl: ttl / 2},
+	} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var late time.Duration
+				b := &backend{renew: func(_ context.Context, rs []driver.Request) []driver.Renewal {
+					sent := time.Now()
+					late = answer.took
+					return []driver.Renewal{{SentAt: sent, TTL: answer.ttl}}
+				}}
+				h := keep(t, newSet(t, b, func() time.Duration { return late }), request("a"), new(holder))
+				if err := h.Prove(t.Context()); err != driver.ErrLost {
+					t.Errorf("Prove: %v; want ErrLost", err)
+				}
+			})
+		})
+	}
 }
 
 // TestRenewalAfterTheEndOfTrust: a renewal whose answer comes after the end of trust extends
