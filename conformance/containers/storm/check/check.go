@@ -33,7 +33,8 @@ const (
 	Tokens Law = "tokens"
 	// Order: if a request was seen in the queue before another one was sent, or ahead of it, and
 	// they exclude each other, it is granted first, unless it ended or lost its place. (Queues are
-	// read some hundred times a second: what changes in between is missed.)
+	// read some hundred times a second: what changes in between is missed. So is what concerns a
+	// request that was seen at two places at a time.)
 	Order Law = "order"
 	// Linearizable: for each grant and each release there is an instant between call and return so
 	// that, one after the other, they are those of one lock. What was lost is released at an
@@ -371,10 +372,15 @@ type pair struct {
 func (c *checker) stood(name string, granted map[string]*history.Op) (all []*standing, pairs []pair) {
 	now := map[string]*standing{}
 	known := map[pair]bool{}
+	var seen []history.Event
 	for _, e := range c.Events {
-		if e.Kind != history.Seen || e.Name != name {
-			continue
+		if e.Kind == history.Seen && e.Name == name {
+			seen = append(seen, e)
 		}
+	}
+	double := atTwoPlaces(seen)
+	for _, e := range seen {
+		e.Waiters = slices.DeleteFunc(slices.Clone(e.Waiters), func(w history.Place) bool { return double[w.ID] })
 		for _, h := range e.Holders {
 			// a grant that its client never saw may expire, and the request then arrives again
 			if s := now[h.ID]; s != nil && s.Same(h) && s.op != nil && s.op.Token == h.Token && h.Token != 0 {
@@ -398,6 +404,20 @@ func (c *checker) stood(name string, granted map[string]*history.Op) (all []*sta
 		}
 	}
 	return all, pairs
+}
+
+// atTwoPlaces returns the requests that one reading shows at two places that look the same. A client
+// of ZooKeeper whose session seems to be over sends its requests in a new one, and the server may
+// have taken some of them in the old one just before. The first place is lost with the old session.
+func atTwoPlaces(seen []history.Event) map[string]bool {
+	double := map[string]bool{}
+	for _, e := range seen {
+		places := slices.Concat(e.Holders, e.Waiters)
+		for i, p := range places {
+			double[p.ID] = double[p.ID] || slices.ContainsFunc(places[:i], func(q history.Place) bool { return q.ID == p.ID && q.Same(p) })
+		}
+	}
+	return double
 }
 
 // inOrder reports a violation unless b, which stood behind a, was granted after it. b may be nil:

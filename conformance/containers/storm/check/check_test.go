@@ -255,6 +255,15 @@ func TestLaws(t *testing.T) {
 			t.seen(610, "w", 500)
 			w.granted(630, "w", 3, 720).unlock(631, 632, "")
 		}, nil},
+		"a waiter that had two places, and lost the first": {func(t *tale) {
+			t.lock(1, 0).granted(1, "a", 1, 90).unlock(20, 21, "")
+			w := t.lock(2, 2)
+			o := t.lock(3, 2)
+			t.seen(10, "w", 2, "o", 4, "w", 6)
+			o.granted(22, "o", 2, 110).unlock(23, 24, "")
+			t.seen(30, "w", 6)
+			w.granted(32, "w", 3, 120).unlock(33, 34, "")
+		}, nil},
 		"readers behind a writer that is overtaken": {func(t *tale) {
 			t.lock(1, 0, shared).granted(1, "a", 1, 90).unlock(10, 11, "")
 			w := t.lock(2, 2)
