@@ -448,14 +448,15 @@ func show(q driver.Queue) string {
 }
 
 // together runs f n times concurrently, and reports the first error, which also ends the context of
-// the others.
+// the others. Calls that hang fail the law, and report nothing after it.
 func (e *env) together(n int, f func(ctx context.Context, i int) error) {
 	e.Helper()
 	ctx, cancel := context.WithTimeout(e.ctx, 2*e.patience)
 	defer cancel()
+	var first sync.Once
+	defer first.Do(func() {}) // from then on nothing is reported
 	e.ends("a group of concurrent calls", func() {
 		var wg sync.WaitGroup
-		var first sync.Once
 		for i := range n {
 			wg.Go(func() {
 				if err := f(ctx, i); err != nil {
