@@ -36,42 +36,59 @@ func init() { goredis.SetLogger(silent{}) } // also in other processes
 func command() int {
 	on := flag.String("on", "", "the backends, separated by commas; empty: all")
 	what := flag.String("what", "", "the scenarios, separated by commas; empty: all")
-	share := flag.Float64("share", 1, "measure with this share of everything, to try something out")
-	to := flag.String("page", "", "write the tables of these backends into this page, unless -what selects scenarios")
+	share := flag.Float64("share", 1, "measure with this share of everything, above 0, to try something out")
+	to := flag.String("page", "", "write the tables of these backends into this page, if all is measured")
 	flag.Parse()
 	chosen, err := choose(backends, *on, func(b backend) string { return b.name })
 	scenarios, bad := choose(scenarios, *what, func(sc scenario) string { return sc.name })
-	if err == nil {
+	whole := *what == "" && *share == 1
+	switch {
+	case err != nil:
+	case bad != nil:
 		err = bad
+	case flag.NArg() > 0:
+		err = fmt.Errorf("%q: an argument without a flag; scale -help lists the flags", flag.Arg(0))
+	case !(*share > 0 && *share <= 1):
+		err = fmt.Errorf("-share %v: a share is above 0, and at most 1", *share)
+	case *to != "" && whole:
+		err = checkPage(*to, chosen)
 	}
-	if err != nil || flag.NArg() > 0 {
+	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
-		flag.Usage()
 		return 2
 	}
 	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer cancel()
-	context.AfterFunc(ctx, cancel) // a second interrupt ends the program at once
+	stop := context.AfterFunc(ctx, func() {
+		cancel() // a second interrupt ends the program at once
+		fmt.Fprintln(os.Stderr, "interrupted: the present scenario is the last one; once more ends it at once")
+	})
 
 	start := time.Now()
 	var all []report
 	missed := false
 	for _, b := range chosen {
 		r := measure(ctx, b, scenarios, full.times(*share))
-		fmt.Printf("\n%s (%s)\n%s", b.name, strings.Join(r.versions, ", "), r.text())
+		fmt.Printf("\n%s\n%s", strings.Join(append([]string{b.name}, r.versions...), ", "), r.text())
 		missed = missed || r.missed()
 		all = append(all, r)
 	}
+	stop()
 	fmt.Printf("\nin %s\n", time.Since(start).Round(time.Second))
-	if *to != "" && ctx.Err() == nil {
-		if *what != "" {
-			fmt.Printf("%s is not changed: not all scenarios were measured\n", *to)
-		} else if err := writePage(*to, all); err != nil {
+	if ctx.Err() != nil {
+		fmt.Fprintln(os.Stderr, "interrupted: not all was measured")
+		return 1
+	}
+	if *to != "" && !whole {
+		fmt.Printf("%s is not changed: not all was measured\n", *to)
+	}
+	if *to != "" && whole {
+		if err := writePage(*to, all); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			return 1
 		}
 	}
-	if missed || ctx.Err() != nil {
+	if missed {
 		return 1
 	}
 	return 0
@@ -84,6 +101,7 @@ func choose[E any](all []E, list string, name func(E) string) ([]E, error) {
 	}
 	var chosen []E
 	for n := range strings.SplitSeq(list, ",") {
+		n = strings.TrimSpace(n)
 		i := slices.IndexFunc(all, func(e E) bool { return name(e) == n })
 		if i < 0 {
 			var names []string

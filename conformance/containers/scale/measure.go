@@ -114,13 +114,17 @@ func pair(m dlock.Mutex) func() error {
 	}
 }
 
-// refused tries to lock what another client holds.
-func refused(m dlock.Mutex) func() error {
+// refused tries to lock what other leases hold.
+func refused(m dlock.Mutex, held ...*dlock.Lease) func() error {
 	return func() error {
 		l, err := m.TryLock(context.Background())
 		if err == nil {
+			still := slices.ContainsFunc(held, func(h *dlock.Lease) bool { return h.Err() == nil })
 			l.Unlock(context.Background())
-			return errors.New("two hold it")
+			if still {
+				return errors.New("two hold it")
+			}
+			return errors.New("the holders lost their leases, since a call took too long")
 		}
 		if !errors.Is(err, dlock.ErrHeld) {
 			return err

@@ -18,10 +18,24 @@ func writePage(name string, all []report) error {
 	whole := string(text)
 	for _, r := range all {
 		if whole, err = page.Put(whole, r.name, r.about()+"\n"+r.markdown()); err != nil {
-			return err
+			return fmt.Errorf("%s: %w", name, err)
 		}
 	}
 	return os.WriteFile(name, []byte(whole), 0o644)
+}
+
+// checkPage finds out whether the page has room for the tables of the backends.
+func checkPage(name string, chosen []backend) error {
+	text, err := os.ReadFile(name)
+	for _, b := range chosen {
+		if err == nil {
+			_, err = page.Put(string(text), b.name, "")
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("-page %s: %w", name, err)
+	}
+	return nil
 }
 
 // about says when and where the report was made.
@@ -30,11 +44,7 @@ func (r report) about() string {
 	for _, v := range r.versions[:min(1, len(r.versions))] { // they are the same
 		on += ", " + v
 	}
-	part := ""
-	if r.share != 1 {
-		part = fmt.Sprintf(", with %s %% of everything", digits(100*r.share))
-	}
-	return fmt.Sprintf("Measured in %s on %s%s.\n", r.when.Format("January 2006"), on, part)
+	return fmt.Sprintf("Measured in %s on %s.\n", r.when.Format("January 2006"), on)
 }
 
 // markdown is the table of a backend. A bound that was missed is marked.

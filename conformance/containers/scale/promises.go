@@ -54,6 +54,7 @@ var ofRedlock = map[string]promise{
 }
 
 var ofMySQL = map[string]promise{
+	"readers":             {count: 1000},
 	"names grant":         {bound: bound{most: 250}, says: "at least 1 ms and at most 100 ms"},
 	"names connections":   {bound: bound{most: 32}, says: "| `pool_size` | 32 | the maximum number of connections"},
 	"waiters connections": {bound: bound{most: 128}, says: "| `pool_size` | 32 | the maximum number of connections"},

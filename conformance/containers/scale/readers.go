@@ -39,7 +39,7 @@ var readers = scenario{
 		c.put(v, 0)
 		c.idle(v)
 		v["beside"] = median(t, "a pair of a reader", pair(other.RWMutex("read").Read()))
-		v["try"] = median(t, "TryLock by a writer", refused(other.RWMutex("read").Write()))
+		v["try"] = median(t, "TryLock by a writer", refused(other.RWMutex("read").Write(), held...))
 		v["renew"] = median(t, "Renew", func() error { return held[n/2].Renew(context.Background()) })
 		v["lost"] = 0
 		for _, l := range held {

@@ -32,18 +32,16 @@ type size struct {
 	crashes, clients, processes, names, waiters, readers int
 	pause                                                time.Duration // in which nothing happens
 	turns                                                time.Duration // of processes
-	share                                                float64       // of the full size
 }
 
 // full is what make scale measures.
-var full = size{10_080, 1000, 64, 10_000, 5000, 5000, 3200 * time.Millisecond, 2 * time.Second, 1}
+var full = size{10_080, 1000, 64, 10_000, 5000, 5000, 3200 * time.Millisecond, 2 * time.Second}
 
 // times returns a share of the size, of which there are at least some.
 func (z size) times(share float64) size {
 	for n, least := range map[*int]int{&z.crashes: 120, &z.clients: 8, &z.processes: 3, &z.names: 50, &z.waiters: 50, &z.readers: 50} {
 		*n = max(int(share*float64(*n)), least)
 	}
-	z.share = share
 	return z
 }
 
@@ -51,7 +49,6 @@ func (z size) times(share float64) size {
 type report struct {
 	backend
 	when     time.Time
-	share    float64 // of everything
 	versions []string
 	results  []result
 }
@@ -67,7 +64,7 @@ type result struct {
 
 // measure measures a backend.
 func measure(ctx context.Context, b backend, chosen []scenario, z size) (r report) {
-	r.backend, r.when, r.share = b, time.Now().UTC(), z.share
+	r.backend, r.when = b, time.Now().UTC()
 	var t service.Stage
 	defer t.End()
 	var s *site

@@ -45,7 +45,7 @@ var waiters = scenario{
 		c.put(v, n)
 		c.idle(v)
 		v["beside"] = median(t, "a pair", pair(c.clients[0].Mutex("beside")))
-		v["try"] = median(t, "TryLock", refused(other.Mutex("crowded")))
+		v["try"] = median(t, "TryLock", refused(other.Mutex("crowded"), held))
 		var times []time.Duration
 		for range 5 {
 			ctx, cancel := context.WithCancel(context.Background())

@@ -60,7 +60,7 @@ var week = scenario{
 		now := s.at(t, prefix)
 		v["entries"] = float64(max(0, now.entries-before.entries))
 		v["bytes"] = float64(now.bytes) / 1024
-		v["try"] = median(t, "TryLock", refused(standby.Mutex(name)))
+		v["try"] = median(t, "TryLock", refused(standby.Mutex(name), held))
 		granted := make(chan error, 1)
 		go func() {
 			_, err := lock(standby.Mutex(name))

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -106,7 +107,7 @@ func (p Program) Start(t T, args ...string) *Child {
 		c.cmd.Process.Kill()
 		<-c.done
 		if t.Failed() && c.errs.String() != "" {
-			t.Logf("the child %s wrote:\n%s", p.name, tail(c.errs.String(), 60))
+			t.Logf("the child %s wrote:\n%s", p.name, ends(c.errs.String(), 60))
 		}
 		os.RemoveAll(dir)
 	})
@@ -120,7 +121,7 @@ func (c *Child) ID() int { return c.cmd.Process.Pid }
 func (c *Child) Say(line string) {
 	c.t.Helper()
 	if _, err := io.WriteString(c.in, line+"\n"); err != nil {
-		c.t.Fatalf("say %q to the child: %v", line, err)
+		c.t.Fatalf("say %q to the child: %v%s", line, err, c.died())
 	}
 }
 
@@ -130,7 +131,7 @@ func (c *Child) Hear() string {
 	select {
 	case line, ok := <-c.lines:
 		if !ok {
-			c.t.Fatalf("the child has nothing more to say; it wrote:\n%s", tail(c.errs.String(), 20))
+			c.t.Fatalf("the child has nothing more to say; it wrote:\n%s", ends(c.errs.String(), 20))
 		}
 		return line
 	case <-time.After(time.Minute):
@@ -161,7 +162,7 @@ func (c *Child) Expect(line string) {
 func (c *Child) Stop() {
 	c.t.Helper()
 	if err := stop(c.cmd.Process); err != nil {
-		c.t.Fatalf("stop the child: %v", err)
+		c.t.Fatalf("stop the child: %v%s", err, c.died())
 	}
 }
 
@@ -169,7 +170,7 @@ func (c *Child) Stop() {
 func (c *Child) Continue() {
 	c.t.Helper()
 	if err := c.cmd.Process.Signal(syscall.SIGCONT); err != nil {
-		c.t.Fatalf("continue the child: %v", err)
+		c.t.Fatalf("continue the child: %v%s", err, c.died())
 	}
 }
 
@@ -193,8 +194,28 @@ func (c *Child) Wait() {
 		c.t.Fatalf("the child does not end")
 	}
 	if s := c.cmd.ProcessState; !s.Success() {
-		c.t.Fatalf("the child: %s; it wrote:\n%s", s, strings.TrimSpace(tail(c.errs.String(), 20)))
+		c.t.Fatalf("the child: %s; it wrote:\n%s", s, strings.TrimSpace(ends(c.errs.String(), 20)))
 	}
+}
+
+// died says how the child has ended by itself; empty if it has not.
+func (c *Child) died() string {
+	select {
+	case <-c.done:
+		return fmt.Sprintf(": the child has ended by itself (%s)", c.cmd.ProcessState)
+	case <-time.After(time.Second):
+		return ""
+	}
+}
+
+// ends returns the first and the last lines of a text: a panic begins with its reason.
+func ends(text string, lines int) string {
+	all := strings.Split(strings.TrimRight(text, "\n"), "\n")
+	if len(all) <= lines {
+		return strings.Join(all, "\n")
+	}
+	first, last := all[:lines/2], all[len(all)-lines/2:]
+	return strings.Join(slices.Concat(first, []string{"..."}, last), "\n")
 }
 
 // lockedBuffer is a buffer that is read while it is written.

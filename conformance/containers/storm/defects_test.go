@@ -218,6 +218,7 @@ func rehearse(t *testing.T, wrap func(*testing.T) func(*memory.Backend) driver.B
 		c.count()
 	case <-time.After(2 * patience):
 	}
+	w.Add(history.Event{Kind: history.Finished, Proc: -1})
 	h, err := history.Read(dir)
 	if err != nil {
 		t.Fatal(err)

@@ -9,14 +9,17 @@
 package main
 
 import (
+	"context"
 	"flag"
 	"fmt"
 	"maps"
 	"math/rand/v2"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/dlock-go/dlock/conformance/containers/service"
@@ -37,31 +40,45 @@ func command() int {
 	minutes := flag.Float64("minutes", 1, "for so long")
 	seed := flag.Uint64("seed", 0, "draw operations and faults from this number; 0: a new one")
 	dir := flag.String("dir", "", "write the history and the page to this folder, which must have no history; empty: a new one")
-	again := flag.String("check", "", "check and draw the history in this folder once more, instead of a storm")
+	again := flag.String("check", "", "check and draw the history in this folder once more, instead of a storm; no other flag goes with it")
 	flag.Parse()
-	if *again != "" {
-		return verdict(*again)
-	}
+	var set []string
+	flag.Visit(func(f *flag.Flag) { set = append(set, f.Name) })
+	checks := slices.Contains(set, "check")
 	i := slices.IndexFunc(backends, func(b backend) bool { return b.name == *on })
+	wrong := func(format string, args ...any) int {
+		fmt.Fprintf(os.Stderr, format+"\n", args...)
+		return 2
+	}
 	switch {
+	case flag.NArg() > 0:
+		return wrong("%q: an argument without a flag; storm -help lists the flags", flag.Arg(0))
+	case checks && len(set) > 1:
+		return wrong("-check judges a history that is there; no other flag goes with it")
+	case checks:
+		return verdict(*again)
 	case i < 0:
-		fmt.Fprintf(os.Stderr, "-backend %s: there is no storm for it; there is one for %s\n", *on, strings.Join(of, ", "))
-		return 2
-	case flag.NArg() > 0 || *minutes <= 0:
-		flag.Usage()
-		return 2
+		return wrong("-backend %s: there is no storm for it; there is one for %s", *on, strings.Join(of, ", "))
+	case !(*minutes > 0 && *minutes <= mostMinutes):
+		return wrong("-minutes %v: a storm lasts for more than 0 minutes, and for %d at most", *minutes, mostMinutes)
 	}
 	if *seed == 0 {
 		*seed = rand.Uint64()
 	}
 	folder, err := newFolder(*dir)
 	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
+		return wrong("%v", err)
 	}
+	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer cancel()
+	stop := context.AfterFunc(ctx, func() {
+		cancel() // a second interrupt ends the program at once
+		fmt.Fprintln(os.Stderr, "interrupted: the storm ends with the present faults; once more ends it at once")
+	})
 	fmt.Printf("a storm on %s, seed %d, in %s\n", *on, *seed, folder)
 	var t service.Stage
-	err = t.Try(func() { run(&t, backends[i], time.Duration(*minutes*float64(time.Minute)), *seed, folder) })
+	err = t.Try(func() { run(ctx, &t, backends[i], time.Duration(*minutes*float64(time.Minute)), *seed, folder) })
+	stop()
 	t.End()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -71,6 +88,9 @@ func command() int {
 	}
 	return 0
 }
+
+// mostMinutes is more than the history of a storm can be judged for.
+const mostMinutes = 10_000
 
 // newFolder returns a folder without a history.
 func newFolder(dir string) (string, error) {
@@ -87,14 +107,18 @@ func newFolder(dir string) (string, error) {
 }
 
 // verdict checks and draws the history in a folder, and prints the result. It returns 0 if no
-// promise was broken.
+// promise was broken, and 2 if there is no history.
 func verdict(dir string) int {
 	r, page, err := judge(dir)
-	if err != nil {
+	if r == nil {
 		fmt.Fprintln(os.Stderr, err)
-		return 1
+		return 2
 	}
 	fmt.Print(summary(r))
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "there is no picture:", err)
+		return 1
+	}
 	fmt.Println("the picture:", page)
 	if len(r.Violations) > 0 || r.Interrupted {
 		return 1
@@ -102,7 +126,8 @@ func verdict(dir string) int {
 	return 0
 }
 
-// judge checks the history in a folder, and writes its page there.
+// judge checks the history in a folder, and writes its page there. It returns no report if there is
+// no history.
 func judge(dir string) (r *check.Report, page string, err error) {
 	h, err := history.Read(dir)
 	if err != nil {
@@ -112,7 +137,7 @@ func judge(dir string) (r *check.Report, page string, err error) {
 	page = filepath.Join(dir, "storm.html")
 	f, err := os.Create(page)
 	if err != nil {
-		return nil, "", err
+		return r, "", err
 	}
 	defer f.Close()
 	return r, page, picture.Write(f, h, r)
@@ -132,7 +157,7 @@ func summary(r *check.Report) string {
 		faults = append(faults, fmt.Sprintf("%s %d", name, r.Faults[name]))
 	}
 	fmt.Fprintf(&s, "%d faults: %s\n", total, strings.Join(faults, ", "))
-	fmt.Fprintf(&s, "linearizable: %d calls checked, %d not (too many overlap)\n", r.Linearized, r.Unchecked)
+	fmt.Fprintf(&s, "linearizable: %d calls checked, not %d in windows, nor %d of which too many overlap\n", r.Linearized, r.Touched, r.Unsearched)
 	fmt.Fprintf(&s, "the register with tokens refused %d writes; the one without lost %d of %d updates\n", r.Refused, r.LostThere, r.Updates)
 	if r.Interrupted {
 		s.WriteString("interrupted: progress, remains and baseline were not checked\n")
@@ -158,15 +183,14 @@ func summary(r *check.Report) string {
 			fmt.Fprintf(&s, "VIOLATION of %s\n", first)
 		}
 	}
-	for _, law := range slices.Sorted(maps.Keys(printed)) {
-		fmt.Fprintf(&s, "%d violations of %s", printed[law], law)
-		if printed[law] > shown {
-			fmt.Fprintf(&s, "; the picture has those that are not above")
-		}
-		s.WriteString("\n")
-	}
 	if len(printed) == 0 {
 		s.WriteString("no violation\n")
+		return s.String()
 	}
+	var counts []string
+	for _, law := range slices.Sorted(maps.Keys(printed)) {
+		counts = append(counts, fmt.Sprintf("%s %d", law, printed[law]))
+	}
+	fmt.Fprintf(&s, "violations, of which the picture has all: %s\n", strings.Join(counts, ", "))
 	return s.String()
 }

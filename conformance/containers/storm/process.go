@@ -248,6 +248,9 @@ func (c *crew) calm() {
 	}
 }
 
+// pooled is how long connections may stay in a pool before they are counted.
+const pooled = 5 * time.Second
+
 // count records what the process uses now, when that is no more than before, or after the patience.
 func (c *crew) count() {
 	var closing sync.WaitGroup
@@ -266,9 +269,9 @@ func (c *crew) count() {
 	before := c.before
 	c.w.Add(history.Event{Kind: history.Usage, Proc: proc, Uses: &before})
 	var now history.Uses
-	for end := time.Now().Add(c.Patience); ; time.Sleep(50 * time.Millisecond) {
+	for from := time.Now(); ; time.Sleep(50 * time.Millisecond) {
 		now = c.uses()
-		if now.Goroutines <= before.Goroutines && now.Connections <= before.Connections || time.Now().After(end) {
+		if now.Goroutines <= before.Goroutines && (now.Connections <= before.Connections || time.Since(from) > pooled) || time.Since(from) > c.Patience {
 			break
 		}
 	}

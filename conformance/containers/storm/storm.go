@@ -66,7 +66,7 @@ type member struct {
 }
 
 // run runs a storm on a backend, for a time and from a seed, and leaves its history in the folder.
-func run(t service.T, b backend, length time.Duration, seed uint64, dir string) {
+func run(ctx context.Context, t service.T, b backend, length time.Duration, seed uint64, dir string) {
 	t.Helper()
 	s := &storm{backend: b, t: t, lots: rand.New(rand.NewPCG(seed, 0))}
 	w, err := history.NewWriter(filepath.Join(dir, "storm.jsonl"))
@@ -85,14 +85,24 @@ func run(t service.T, b backend, length time.Duration, seed uint64, dir string) 
 		s.roles, done = watchPromotions(w, s.servers, strings.HasPrefix(s.URL, "redis+cluster:"))
 		t.Cleanup(done)
 	}
+	finished := false
+	defer func() {
+		if !finished { // the clients are killed soon
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			for _, m := range s.members {
+				w.Add(history.Event{Kind: history.Killed, Proc: m.proc})
+			}
+		}
+	}()
 	s.begin()
 	end := time.Now().Add(length)
-	for time.Now().Before(end) && !t.Failed() {
+	for time.Now().Before(end) && !t.Failed() && ctx.Err() == nil {
 		s.sleep(time.Duration(float64(s.TTL) * every * (0.5 + s.lots.Float64())))
 		s.strike()
 	}
 	s.under.Wait()
-	if t.Failed() { // the storm itself: it says nothing of what was to follow
+	if t.Failed() || ctx.Err() != nil { // the storm itself: it says nothing of what was to follow
 		return
 	}
 	w.Add(history.Event{Kind: history.Calm, Proc: -1})
@@ -104,6 +114,8 @@ func run(t service.T, b backend, length time.Duration, seed uint64, dir string) 
 		}
 	})
 	r.Wait()
+	w.Add(history.Event{Kind: history.Finished, Proc: -1})
+	finished = true
 }
 
 // observe opens the observer, unless it is in the process of the clients, and records the settings.
@@ -135,10 +147,12 @@ func (s *storm) observe() (*observer, func()) {
 	watching, unwatch := context.WithCancel(context.Background())
 	var done sync.WaitGroup
 	done.Go(func() { o.watch(watching) })
-	return o, func() {
+	end := func() {
 		unwatch()
 		done.Wait()
 	}
+	s.t.Cleanup(end) // it writes to the history
+	return o, end
 }
 
 // begin starts the clients.
@@ -306,10 +320,12 @@ func (s *storm) replace(m *member) {
 	}
 	s.w.Add(history.Event{Kind: history.Killed, Proc: m.proc})
 	m.child.Kill()
-	s.mu.Lock()
-	n := s.member()
-	m.proc, m.child, m.proxy = n.proc, n.child, n.proxy
-	s.mu.Unlock()
+	func() {
+		s.mu.Lock()
+		defer s.mu.Unlock() // also if the process does not start
+		n := s.member()
+		m.proc, m.child, m.proxy = n.proc, n.child, n.proxy
+	}()
 	s.ready(m.child)
 }
 

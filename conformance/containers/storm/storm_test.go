@@ -38,7 +38,7 @@ func TestStorm(t *testing.T) {
 				}
 			}
 			dir := folder(t)
-			run(t, b, length, seed, dir)
+			run(t.Context(), t, b, length, seed, dir)
 			r, page, err := judge(dir)
 			if err != nil {
 				t.Fatal(err)

@@ -75,7 +75,8 @@ type Report struct {
 	Windows    [][2]int64 // in which grants may be lost, in order of time; see windows
 	Within     float64    // the share of the time that they have
 	Linearized int        // how many calls the law linearizable was checked for
-	Unchecked  int        // for how many it was not: too many of them overlap
+	Unsearched int        // for how many it was not: too many of them overlap
+	Touched    int        // for how many it was not: a window touches them
 	Updates    int        // of the register that does not check tokens
 	LostThere  int        // of those, how many were lost: the storm bites
 	Refused    int        // writes that the register refused for their tokens
@@ -99,7 +100,7 @@ type checker struct {
 // History checks a history.
 func History(h *history.History) *Report {
 	c := &checker{History: h, names: map[string][]*history.Op{}, roots: map[string]*history.Op{}}
-	c.Faults, c.Interrupted = map[string]int{}, h.Calm == 0
+	c.Faults, c.Interrupted = map[string]int{}, !h.Finished
 	for _, o := range h.Ops {
 		c.names[o.Name] = append(c.names[o.Name], o)
 		c.Calls++
@@ -124,10 +125,12 @@ func History(h *history.History) *Report {
 		c.linearizable(ops)
 	}
 	c.loss()
-	c.progress()
-	c.remains()
-	c.baseline()
 	c.registers()
+	if !c.Interrupted {
+		c.progress()
+		c.remains()
+		c.baseline()
+	}
 	for _, vs := range [][]Violation{c.Violations, c.Excluded} {
 		slices.SortStableFunc(vs, func(a, b Violation) int { return cmp.Compare(a.At, b.At) })
 	}
@@ -159,6 +162,9 @@ func (c *checker) by(o *history.Op) string {
 		mode = fmt.Sprint("permit of ", o.Limit)
 	case o.Shared:
 		mode = "shared"
+	}
+	if !o.Held() {
+		return fmt.Sprintf("%s %s of process %d.%d (%s at %s)", o.Name, mode, o.Proc, o.Lane, o.Class, c.at(o.Returned))
 	}
 	return fmt.Sprintf("%s %s of process %d.%d (token %d, granted at %s, trusted until %s)",
 		o.Name, mode, o.Proc, o.Lane, o.Token, c.at(o.Returned), c.at(o.End()))
@@ -236,6 +242,9 @@ func (c *checker) loss() {
 		if o.Held() && o.Called >= o.Until {
 			c.violation(Loss, o.Returned, []*history.Op{o}, "Lock was called after the lease that it returned had ended: %s", c.by(o))
 		}
+		if q := c.Op(o.Parent); o.Held() && q != nil && q.Held() && c.lostBefore(q, o.Called) {
+			c.violation(Loss, o.Returned, []*history.Op{q, o}, "Lock under a hold that had ended returned a lease: %s, under %s", c.by(o), c.by(q))
+		}
 		for _, l := range o.Looks {
 			if l.Class == "" && l.At >= l.Until {
 				c.violation(Loss, l.At, []*history.Op{o}, "Err returned nil %s after the end of trust: %s", time.Duration(l.At-l.Until), c.by(o))
@@ -245,6 +254,18 @@ func (c *checker) loss() {
 			c.violation(Loss, o.Unlock, []*history.Op{o}, "Unlock returned nil, %s after the end of trust: %s", time.Duration(o.Unlock-o.UntilUnlocked), c.by(o))
 		}
 	}
+}
+
+// lostBefore reports whether a lease had ended before a call under it. What a killed process knew last may
+// not be recorded, and a lease that was unlocked may have left others of its hold.
+func (c *checker) lostBefore(q *history.Op, called int64) bool {
+	switch {
+	case q.Gone != 0 || q.Unlock != 0 && q.Unlock < called:
+		return false
+	case q.Lost != 0 && q.Lost < called:
+		return true
+	}
+	return q.Until <= called
 }
 
 func (c *checker) tokens(ops []*history.Op) {
@@ -452,9 +473,6 @@ func (c *checker) inOrder(a *standing, b *history.Op, why string) (violated bool
 func (c *checker) ended(proc int) bool { return c.Killed[proc] != 0 }
 
 func (c *checker) progress() {
-	if c.Calm == 0 {
-		return // the storm was interrupted
-	}
 	latest := c.Calm + int64(c.Storm.Patience)
 	for _, e := range c.Events {
 		if e.Kind == history.Hung {

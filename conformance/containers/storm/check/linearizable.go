@@ -13,7 +13,7 @@ import (
 
 const (
 	// mostOps is how many calls of one name are checked together. The history of a name is cut
-	// where no call is under way and nothing is held; a part that is longer counts as not checked.
+	// where no call is under way and nothing is held; a part that is longer is not searched.
 	mostOps = 6000
 	// oneCheck bounds the search for a linearization, which is exponential if there is none.
 	oneCheck = 20 * time.Second
@@ -48,7 +48,7 @@ func (c *checker) linearizable(ops []*history.Op) {
 	doubts := c.doubts(ops)
 	for part := range quiet(ops) {
 		if len(part) > mostOps {
-			c.Unchecked += len(part)
+			c.Unsearched += len(part)
 		} else {
 			c.linearizes(part, last, doubts)
 		}
@@ -105,12 +105,12 @@ func (c *checker) linearizes(part []*history.Op, last uint64, doubts map[*histor
 		if result == porcupine.Illegal {
 			c.Excluded = append(c.Excluded, c.unordered(part, at))
 		}
-		c.Unchecked += len(part) - len(rest)
+		c.Touched += len(part) - len(rest)
 		part = rest
 		result, at = c.search(part, last, doubts)
 	}
 	if result == porcupine.Unknown {
-		c.Unchecked += len(part)
+		c.Unsearched += len(part)
 		return
 	}
 	c.Linearized += len(part)

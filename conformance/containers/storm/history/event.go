@@ -49,6 +49,7 @@ const (
 	Demoted  Kind = "demoted"  // the master that it replaced has become a replica: Op
 	Stepped  Kind = "stepped"  // the clock by which holds expire was set ahead: From (before), Text
 	Calm     Kind = "calm"     // the last fault has ended, and no client begins anything new
+	Finished Kind = "finished" // the storm has ended, with all that follows the last fault
 	Seen     Kind = "seen"     // a call that read the queue returned: Name, From, Holders, Waiters
 	Remains  Kind = "remains"  // what is left of a name after the end: Name, Count
 	Usage    Kind = "usage"    // what a process uses, before and after its work: Text, Uses

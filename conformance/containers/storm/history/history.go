@@ -93,6 +93,7 @@ type History struct {
 	Steps    [][2]int64
 	Killed   map[int]int64 // when each process was killed
 	Calm     int64         // when the last fault had ended; 0: never
+	Finished bool          // the storm was not interrupted, in all that follows the last fault too
 	From, To int64
 	byID     map[uint64]*Op
 }
@@ -140,8 +141,8 @@ func decode(text []byte) ([]Event, error) {
 		if err := json.Unmarshal(line, &e); err != nil {
 			return nil, fmt.Errorf("line %d: %w", n, err)
 		}
-		if e.Kind == Settings && e.Storm == nil || e.Kind == Usage && e.Uses == nil {
-			return nil, fmt.Errorf("line %d: an event %q without its contents", n, e.Kind)
+		if e.At == 0 || e.Kind == Settings && e.Storm == nil || e.Kind == Usage && e.Uses == nil {
+			return nil, fmt.Errorf("line %d: an event %q without its time or its contents", n, e.Kind)
 		}
 		all = append(all, e)
 	}
@@ -178,6 +179,8 @@ func New(events []Event) *History {
 			h.Killed[e.Proc] = e.At
 		case Calm:
 			h.Calm = e.At
+		case Finished:
+			h.Finished = true
 		case Call:
 			o := &Op{ID: e.Op, Proc: e.Proc, Lane: e.Lane, Name: e.Name, Shared: e.Shared, Limit: e.Limit, Try: e.Try, Fixed: e.Fixed,
 				Parent: e.Parent, Joins: e.Joins, Called: e.At}
