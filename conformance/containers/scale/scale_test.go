@@ -130,9 +130,6 @@ func TestThePage(t *testing.T) {
 		_, table, _ := strings.Cut(text, "<!-- bench: "+b.name+" -->")
 		table, _, _ = strings.Cut(table, "<!-- end -->")
 		for _, sc := range scenarios {
-			if strings.TrimSpace(table) == "" {
-				break // it was not measured yet
-			}
 			if has := strings.Contains(table, "| **"+sc.name+"** |"); has == (b.alone && sc.apart) {
 				t.Errorf("the table of %s has %s: %v", b.name, sc.name, has)
 			}

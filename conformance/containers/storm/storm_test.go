@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -52,6 +53,36 @@ func TestStorm(t *testing.T) {
 			}
 			if r.Calls < 100 || len(r.Faults) == 0 {
 				t.Errorf("%d calls of Lock and %d kinds of faults: that is no storm", r.Calls, len(r.Faults))
+			}
+		})
+	}
+}
+
+// TestInterruptedStorm: a storm that is interrupted ends soon, and says so. What its clients held
+// when they were killed is no violation.
+func TestInterruptedStorm(t *testing.T) {
+	for _, b := range backends {
+		if b.name != "memory" && b.name != "file" {
+			continue
+		}
+		t.Run(b.name, func(t *testing.T) {
+			t.Parallel()
+			dir := folder(t)
+			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+			defer cancel()
+			var stage service.Stage
+			from := time.Now()
+			err := stage.Try(func() { run(ctx, &stage, b, time.Hour, 1, dir) })
+			stage.End()
+			if took := time.Since(from); err != nil || took > time.Minute {
+				t.Errorf("it ended after %s: %v", took, err)
+			}
+			r, _, err := judge(dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !r.Interrupted || len(r.Violations) > 0 || !strings.Contains(summary(r), "interrupted: ") {
+				t.Errorf("the report is\n%s", summary(r))
 			}
 		})
 	}
