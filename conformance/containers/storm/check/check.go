@@ -256,8 +256,8 @@ func (c *checker) loss() {
 	}
 }
 
-// lostBefore reports whether a lease had ended before a call under it. What a killed process knew last may
-// not be recorded, and a lease that was unlocked may have left others of its hold.
+// lostBefore reports whether a lease had ended before a call under it. What a killed process knew
+// last may not be recorded, and a lease that was unlocked may have left others of its hold.
 func (c *checker) lostBefore(q *history.Op, called int64) bool {
 	switch {
 	case q.Gone != 0 || q.Unlock != 0 && q.Unlock < called:
@@ -427,9 +427,10 @@ func (c *checker) stood(name string, granted map[string]*history.Op) (all []*sta
 	return all, pairs
 }
 
-// atTwoPlaces returns the requests that one reading shows at two places that look the same. A client
-// of ZooKeeper whose session seems to be over sends its requests in a new one, and the server may
-// have taken some of them in the old one just before. The first place is lost with the old session.
+// atTwoPlaces returns the requests that one reading shows at two places that look the same. A
+// client of ZooKeeper whose session seems to be over sends its requests in a new one, and the
+// server may have taken some of them in the old one just before. The first place is lost with the
+// old session.
 func atTwoPlaces(seen []history.Event) map[string]bool {
 	double := map[string]bool{}
 	for _, e := range seen {
