@@ -152,10 +152,10 @@ var mysql = []mutant{
 		pkg:  mysqlTests, test: "TestMySQLCosts/mariadb/sorts",
 	},
 	{
-		name: "mysql: a client takes a connection for each call to a server whose tables are locked",
+		name: "mysql: a client takes a connection for each call to a server that does not answer",
 		file: "driver/mysql/pool.go",
 		old:  "const maxCalls = 30",
 		new:  "const maxCalls = 300",
-		pkg:  mysqlTests, test: "TestMySQLField/mysql/a backup",
+		pkg:  "driver/mysql", test: "TestStatementsAtOnce",
 	},
 }

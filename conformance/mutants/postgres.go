@@ -145,10 +145,10 @@ var postgres = []mutant{
 		pkg:  postgresTests, test: "TestPostgresFaults/tables that others lock",
 	},
 	{
-		name: "postgres: a statement that waits for a locked row holds up all others",
+		name: "postgres: a take that waits for a new row holds up all others",
 		file: "driver/postgres/batch.go",
 		old:  "Few:      1, Most: 2, Slow: slow,",
 		new:  "Few:      1, Most: 2,",
-		pkg:  postgresTests, test: "TestPostgresBlockedRows/a row that stays locked",
+		pkg:  postgresTests, test: "TestPostgresBlockedRows/a take while its name is made",
 	},
 }

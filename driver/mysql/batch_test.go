@@ -367,3 +367,27 @@ func TestViewsDelayNoLock(t *testing.T) {
 		wait.Wait()
 	})
 }
+
+// TestStatementsAtOnce: a client has at most 30 statements at a server that does not answer, and an
+// attempt to join a hold needs one of its own.
+func TestStatementsAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &scripted{}
+		b := s.client(t, Options{})
+		_, _ = b.Inspect(t.Context(), "x") // reads what the session is like
+		s.takes = time.Second
+		var joins sync.WaitGroup
+		for i := range 100 {
+			joins.Go(func() {
+				r := exclusive(fmt.Sprint(i))
+				r.Owner = driver.NewID()
+				_, _ = b.Acquire(t.Context(), r)
+			})
+		}
+		synctest.Wait()
+		if n := b.pool.db.Stats().InUse; n != 30 {
+			t.Errorf("%d connections are in use; want 30", n)
+		}
+		joins.Wait()
+	})
+}

@@ -199,7 +199,8 @@ func (c *schedule) takesTogether() {
 	}
 }
 
-// takeOfANewName: a take that waits for the first row of its name sees who has the lock then.
+// takeOfANewName: a take that waits for the first row of its name sees who has the lock then. Takes
+// of other names pass it.
 func (c *schedule) takeOfANewName() {
 	a := c.side()
 	insert := "INSERT INTO dlock_locks VALUES ('', $1, 7, 1, 0, 1, $2, $3, '', '', 60000000, false, false, now(), now() + $4 * interval '1 second')"
@@ -218,6 +219,12 @@ func (c *schedule) takeOfANewName() {
 		}
 		taken := steps.Acquiring(a, steps.Asked(a, name, time.Minute))
 		c.wait(1)
+		start, other := time.Now(), steps.Asked(a, "not "+name, time.Minute)
+		steps.Acquired(c.t, a, other)
+		if took := time.Since(start); took > time.Second { // a statement waits for a row for 2 s
+			c.t.Errorf("%s: beside it a take of another name took %s", what, took)
+		}
+		steps.Released(c.t, a, other)
 		unlock()
 		if err := <-taken; !errors.Is(err, driver.ErrHeld) {
 			c.t.Errorf("%s: a take that waited: %v", what, err)
