@@ -82,10 +82,10 @@ var etcd = []mutant{
 		pkg:  etcdTests, test: "TestEtcdFaults/lost replies",
 	},
 	{
-		name: "etcd: the pauses between attempts to connect grow without bound",
+		name: "etcd: the pauses between attempts to connect are gRPC's own",
 		file: "driver/etcd/connection.go",
-		old:  "MaxDelay: redial}",
-		new:  "MaxDelay: 2 * time.Minute}",
+		old:  "pauses := backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 2, Jitter: 0.2, MaxDelay: redial}",
+		new:  "pauses := backoff.DefaultConfig",
 		pkg:  etcdTests, test: "TestEtcdField/connections that are refused for long",
 	},
 	{
