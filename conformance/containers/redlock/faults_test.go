@@ -264,10 +264,14 @@ func lateGrants(t *testing.T, f fleet) {
 }
 
 func splitVotes(t *testing.T, f fleet) {
-	a, r := f.client(t, redlock.Options{}), steps.Request("split")
+	a, r := f.proxied(t, redlock.Options{}), steps.Request("split")
 	f.plant(t, steps.Request(r.Name), 0, 1)
 	f.plant(t, steps.Request(r.Name), 2)
 	before := fmt.Sprint(f.votes(t, r.Name))
+	for _, p := range a.proxies[:3] { // the grants of the others are in before the refusal
+		p.Delay(netfault.ToClient, 200*time.Millisecond)
+		defer p.Delay(netfault.ToClient, 0)
+	}
 	a.refused(t, r, driver.ErrHeld)
 	if after := fmt.Sprint(f.votes(t, r.Name)); after != before { // when it returns
 		t.Errorf("after a refusal the votes are %s, before it %s", after, before)
