@@ -115,6 +115,7 @@ func TestHistoriesThatCannotBeJudged(t *testing.T) {
 		`{"t":1,"k":"call","p":1,"o":1,"n":"a"}`: "no settings",
 		`{"t":1,"k":"settings","p":-1}`:          "without its contents",
 		`{"t":1,"k":"usage","p":1}`:              "without its contents",
+		`{}`:                                     "without a time",
 		`{"t":`:                                  "line 1",
 	} {
 		dir := t.TempDir()

@@ -141,8 +141,11 @@ func decode(text []byte) ([]Event, error) {
 		if err := json.Unmarshal(line, &e); err != nil {
 			return nil, fmt.Errorf("line %d: %w", n, err)
 		}
-		if e.At == 0 || e.Kind == Settings && e.Storm == nil || e.Kind == Usage && e.Uses == nil {
-			return nil, fmt.Errorf("line %d: an event %q without its time or its contents", n, e.Kind)
+		switch {
+		case e.At == 0:
+			return nil, fmt.Errorf("line %d: an event %q without a time", n, e.Kind)
+		case e.Kind == Settings && e.Storm == nil || e.Kind == Usage && e.Uses == nil:
+			return nil, fmt.Errorf("line %d: an event %q without its contents", n, e.Kind)
 		}
 		all = append(all, e)
 	}
