@@ -18,11 +18,11 @@ import (
 // fail, and no two may hold a name at once.
 func TakeTurns(t testing.TB, prefix string, n int, probe driver.Backend, clients ...*dlock.Client) (done *atomic.Int64, stop func()) {
 	t.Helper()
-	return turnsOf(t, t.Errorf, prefix, n, probe, clients...)
+	return TakeTurnsThrough(t, t.Errorf, prefix, n, probe, clients...)
 }
 
-// turnsOf is TakeTurns, and calls failed with the error of each call that fails.
-func turnsOf(t testing.TB, failed func(string, ...any), prefix string, n int, probe driver.Backend, clients ...*dlock.Client) (done *atomic.Int64, stop func()) {
+// TakeTurnsThrough is TakeTurns through an outage: failed is called for each call that fails.
+func TakeTurnsThrough(t testing.TB, failed func(string, ...any), prefix string, n int, probe driver.Backend, clients ...*dlock.Client) (done *atomic.Int64, stop func()) {
 	t.Helper()
 	done = new(atomic.Int64)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -114,7 +114,7 @@ func restartUnder(t testing.TB, s *service.Server, b driver.Backend, c, other *d
 	if err != nil {
 		t.Fatal(err)
 	}
-	done, stop := turnsOf(t, failed, prefix, 8, b, c, other)
+	done, stop := TakeTurnsThrough(t, failed, prefix, 8, b, c, other)
 	Further(t, done, 20)
 	var wg sync.WaitGroup
 	wg.Go(func() { // waits through it all
