@@ -151,4 +151,11 @@ var postgres = []mutant{
 		new:  "Few:      1, Most: 2,",
 		pkg:  postgresTests, test: "TestPostgresBlockedRows/a take while its name is made",
 	},
+	{
+		name: "postgres: a renewal that misses its row is not sent again",
+		file: "driver/postgres/renew.go",
+		old:  "tokens[r.ID]; done.Err == errLocked {",
+		new:  "tokens[r.ID]; false {",
+		pkg:  postgresTests, test: "TestPostgresField/a renewal that misses its row",
+	},
 }

@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -302,24 +303,14 @@ func (b *Backend) confirm(t *task, r driver.Request, p position) (*driver.Grant,
 	if g.TTL = min(g.TTL, r.TTL); proves(&r, g.TTL, p.sent) {
 		return g, nil
 	}
-	var res []driver.Renewal
-	var tokens map[driver.ID]driver.Token
-	err := t.try(false, func() (err error) {
-		if res, tokens, err = b.renewSome(t, []driver.Request{r}, ""); err == nil && res[0].Err == errLocked {
-			return &kit.NotSent{Err: errLocked} // once more
-		}
-		return err
-	})
-	if err != nil {
+	done, token, err := b.renewOne(t, r)
+	if err = cmp.Or(err, done.Err); err != nil {
 		return nil, err
 	}
-	if res[0].Err != nil {
-		return nil, res[0].Err
-	}
 	if r.Mode == driver.Exclusive && !r.Join() {
-		g.Token = tokens[r.ID]
+		g.Token = token
 	}
-	g.TTL, g.SentAt = r.TTL, res[0].SentAt
+	g.TTL, g.SentAt = r.TTL, done.SentAt
 	return g, nil
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/dlock-go/dlock/driver"
+	"github.com/dlock-go/dlock/driver/internal/kit"
 )
 
 const (
@@ -72,16 +73,16 @@ func (b *Backend) renew(ctx context.Context, rs []driver.Request) ([]driver.Rene
 	t := b.newTask()
 	t.timeout += time.Duration(len(rs)) * renewTime
 	return run(ctx, t, b.life.Closed(), func() ([]driver.Renewal, error) {
-		var res []driver.Renewal
-		skip := "SKIP LOCKED"
 		if len(rs) == 1 {
-			skip = ""
+			res, _, err := b.renewOne(t, rs[0])
+			return []driver.Renewal{res}, err
 		}
+		var res []driver.Renewal
 		err := t.try(false, func() (err error) {
-			res, _, err = b.renewSome(t, rs, skip)
+			res, _, err = b.renewSome(t, rs, "SKIP LOCKED")
 			return err
 		})
-		if err != nil || skip == "" {
+		if err != nil {
 			return res, err
 		}
 		var places []int
@@ -101,6 +102,22 @@ func (b *Backend) renew(ctx context.Context, rs []driver.Request) ([]driver.Rene
 		}
 		return res, nil
 	})
+}
+
+// renewOne renews one request, and waits for its row. A renewal that misses the row, although the
+// request holds, is sent again. It returns the token of an exclusive holder too.
+func (b *Backend) renewOne(t *task, r driver.Request) (done driver.Renewal, token driver.Token, err error) {
+	err = t.try(false, func() error {
+		res, tokens, err := b.renewSome(t, []driver.Request{r}, "")
+		if err != nil {
+			return err
+		}
+		if done, token = res[0], tokens[r.ID]; done.Err == errLocked {
+			return &kit.NotSent{Err: errLocked} // once more
+		}
+		return nil
+	})
+	return done, token, err
 }
 
 // errLocked is the outcome of a renewal whose row another transaction had locked.
