@@ -20,6 +20,7 @@ import (
 	"github.com/dlock-go/dlock/conformance/containers/steps"
 	"github.com/dlock-go/dlock/conformance/internal/await"
 	"github.com/dlock-go/dlock/conformance/netfault"
+	"github.com/dlock-go/dlock/driver"
 )
 
 // TestEtcdCluster runs the faults of a cluster, on three members.
@@ -43,8 +44,9 @@ func TestEtcdCluster(t *testing.T) {
 	}
 }
 
-// etcdLeaderKilled: no holder loses its hold, no waiter loses its place, and no call fails, unless
-// the members were without a leader for longer than drivers bridge.
+// etcdLeaderKilled: no holder loses its hold, no waiter loses its place, and no call fails.
+// If there was no leader for longer than drivers bridge, calls may fail, and leaders are killed once
+// more. If that is always so, the end of a run says it.
 func etcdLeaderKilled(t *testing.T, c *Cluster) {
 	const ttl = 30 * time.Second // longer than members and machine together may stall
 	probe := c.side(t)
@@ -67,30 +69,21 @@ func etcdLeaderKilled(t *testing.T, c *Cluster) {
 	await.That(t, "one waits", func() bool { return steps.Queue(t, probe, "leader/held").Len() == 2 })
 	place := steps.Queue(t, probe, "leader/held").Waiters()[0].ID
 	const bridged = 2 * time.Second // half of the time that an Unlock has
-	var mu sync.Mutex
-	var failed []string
-	done, stop := steps.TakeTurnsThrough(t, func(format string, args ...any) {
-		mu.Lock()
-		defer mu.Unlock()
-		failed = append(failed, fmt.Sprintf(format, args...))
-	}, "leader", 8, probe, a, b)
-	steps.Further(t, done, 20)
 	var longest time.Duration
-	for range 2 {
-		old, killed := c.Leader(t), time.Now()
-		c.Members[old].Kill(t)
-		if now := c.Leader(t); now == old {
-			t.Fatal("the leader is the same")
+	var failed []string
+	for try := range 3 {
+		longest, failed = killLeaders(t, c, probe, fmt.Sprint("leader/", try), held, a, b)
+		if len(failed) == 0 || longest <= bridged || t.Failed() {
+			break
 		}
-		longest = max(longest, time.Since(killed))
-		steps.Further(t, done, 50)
-		await.That(t, "the hold is renewed", func() bool { return held.Renew(t.Context()) == nil })
-		c.Members[old].Restart(t)
-		steps.Further(t, done, 20)
+		t.Logf("there was no leader for %s, which clients need not bridge: %v", longest, failed)
 	}
-	stop()
-	if t.Logf("without a leader for %s at most: %v", longest, failed); longest <= bridged && len(failed) > 0 {
-		t.Error("calls failed")
+	switch {
+	case len(failed) == 0:
+	case longest > bridged:
+		t.Logf("no way to start etcd again within %s: a new leader took %s", bridged, longest)
+	default:
+		t.Errorf("there was no leader for %s: %v", longest, failed)
 	}
 	if err := held.Err(); err != nil {
 		t.Errorf("the hold: %v", err)
@@ -104,6 +97,32 @@ func etcdLeaderKilled(t *testing.T, c *Cluster) {
 	if err := await.From(t, waits); err != nil {
 		t.Errorf("the waiter: %v", err)
 	}
+}
+
+// killLeaders kills two leaders under clients that take turns beside a hold. It returns how long
+// there was none, and which calls failed.
+func killLeaders(t *testing.T, c *Cluster, probe driver.Backend, prefix string, held *dlock.Lease, clients ...*dlock.Client) (longest time.Duration, failures []string) {
+	var mu sync.Mutex
+	done, stop := steps.TakeTurnsThrough(t, func(format string, args ...any) {
+		mu.Lock()
+		defer mu.Unlock()
+		failures = append(failures, fmt.Sprintf(format, args...))
+	}, prefix, 8, probe, clients...)
+	steps.Further(t, done, 20)
+	for range 2 {
+		old, killed := c.Leader(t), time.Now()
+		c.Members[old].Kill(t)
+		if now := c.Leader(t); now == old {
+			t.Fatal("the leader is the same")
+		}
+		longest = max(longest, time.Since(killed))
+		steps.Further(t, done, 50)
+		await.That(t, "the hold is renewed", func() bool { return held.Renew(t.Context()) == nil })
+		c.Members[old].Restart(t)
+		steps.Further(t, done, 20)
+	}
+	stop()
+	return longest, failures
 }
 
 // etcdMinority: a client that reaches only a member without a majority loses its hold before the
