@@ -45,8 +45,8 @@ func TestEtcdCluster(t *testing.T) {
 }
 
 // etcdLeaderKilled: no holder loses its hold, no waiter loses its place, and no call fails.
-// If there was no leader for longer than drivers bridge, calls may fail, and leaders are killed once
-// more. If that is always so, the end of a run says it.
+// If there was no leader for longer than drivers bridge, calls may fail, and leaders are killed
+// once more. If that is always so, the end of a run says it.
 func etcdLeaderKilled(t *testing.T, c *Cluster) {
 	const ttl = 30 * time.Second // longer than members and machine together may stall
 	probe := c.side(t)
