@@ -145,8 +145,8 @@ func postgresCleanupBeside(t testing.TB, s *service.Server) {
 	await.All(t, &wg)
 }
 
-// postgresMissedRow: a renewal of one hold whose statement changes no row, although the hold stands,
-// is sent again.
+// postgresMissedRow: a renewal of one hold whose statement changes no row, although the hold
+// stands, is sent again.
 func postgresMissedRow(t *service.Trial, s *service.Server) {
 	b, db := sideOf(t, s), poolOf(t, s.URL)
 	r := steps.Asked(b, "missed", time.Minute)
