@@ -189,8 +189,12 @@ func postgresCuts(d netfault.Direction) func(*service.Trial, *service.Server) {
 		b, other := side(t, c, netfault.NewProxy(), postgres.Options{}), sideOf(t, s)
 		exercise(t, b, fmt.Sprint("cuts/", d, "/prepared"))
 		cuts := 0
-		for n := 0; n < 4000; n += 1 + rand.IntN(60) {
-			name := fmt.Sprint("cuts/", d, "/", n)
+		// from the first byte on again, if too few of the places were within an exchange
+		for i, n := 0, 0; n < 4000 || cuts < 20 && i < 1000; i, n = i+1, n+1+rand.IntN(60) {
+			if n >= 4000 {
+				n = rand.IntN(60)
+			}
+			name := fmt.Sprint("cuts/", d, "/", i, "/", n)
 			cut := b.line.CutAfter(d, n)
 			r, j := steps.Asked(b, name, time.Minute), steps.Waiting(other, name, time.Minute)
 			g := steps.Acquired(t, b, r)
