@@ -182,6 +182,16 @@ func (s *fleetClient) release(t service.T, r driver.Request) {
 	}
 }
 
+// abandon makes an Acquire and its Release fail, each with answers of so many masters. The caller
+// holds back the others until then: if a grant is answered after the end of its Acquire but before
+// the Release, the Release leaves no tombstone.
+func (s *fleetClient) abandon(t service.T, r driver.Request, answered int) {
+	t.Helper()
+	_, err := s.Acquire(context.Background(), r)
+	unknown(t, err, answered)
+	unknown(t, s.Release(context.Background(), r), answered)
+}
+
 // unknown fails the test unless the error leaves the outcome open, and has the number of masters
 // that answered.
 func unknown(t service.T, err error, answered int) {
