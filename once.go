@@ -12,8 +12,9 @@ import (
 // UnlockAfter ends the lease and leaves the lock held for d more, counted from the call. The
 // backend then frees the lock by itself, even if the client is closed or its process dies
 // meanwhile. Until then the lock is held as before, with the same token, against all requests
-// except joins of the owner. Only Break ends it sooner. d is at least the backend's MinTTL, and at
-// most its MaxFixed (its MaxTTL if that is 0) and 24h.
+// except joins of the owner. Only Break ends it sooner. If the backend takes longer than d to
+// answer, the call is Unlock. d is at least the backend's MinTTL, and at most its MaxFixed (its
+// MaxTTL if that is 0) and 24h.
 //
 // After [ErrInvalid] (d is out of range), [ErrUnsupported] (Capabilities.FixedOutlives is not set),
 // and an error of the backend or the context, the lease is held as before, Err returns nil, and
@@ -28,7 +29,15 @@ func (l *Lease) UnlockAfter(ctx context.Context, d time.Duration) error {
 	if err := l.had("unlock after", ctx); err != nil {
 		return err
 	}
+	start := time.Now()
 	undo, err := l.keep(ctx, kept{d: d})
+	if errors.Is(err, ErrLost) {
+		over := time.Since(start) >= d // so what was to keep the lock held may have expired
+		if ended := l.Unlock(ctx); over {
+			return ended
+		}
+		return err
+	}
 	if err != nil {
 		return err
 	}

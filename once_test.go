@@ -286,6 +286,65 @@ func TestFixedHasItsOwnBound(t *testing.T) {
 	})
 }
 
+// If the service takes longer to answer than the lock is to stay held, it may say that the request
+// for that time was lost: it has expired. The lease was not, and is released.
+func TestUnlockAfterIsAnsweredAfterItsTime(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		a, b, h := twoOf(t)
+		const d = time.Second
+		answers := func(after time.Duration) {
+			h.acquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) {
+				time.Sleep(after)
+				return driver.Grant{}, driver.ErrLost
+			}
+		}
+		l := mustLock(t, a.Mutex("n"), t.Context())
+		answers(d)
+		if err := l.UnlockAfter(t.Context(), d); err != nil {
+			t.Errorf("UnlockAfter that is answered after its time: %v", err)
+		}
+		wantErr(t, l.Err(), ErrNotHeld)
+		h.acquire = nil
+		lost := mustLock(t, a.Mutex("n"), t.Context())
+		if err := b.Break(t.Context(), "n", lost.Token(), Force()); err != nil {
+			t.Fatal(err)
+		}
+		answers(d)
+		wantErr(t, lost.UnlockAfter(t.Context(), d), ErrLost)
+		h.acquire = nil
+		early := mustLock(t, a.Mutex("n"), t.Context())
+		answers(d - 1)
+		wantErr(t, early.UnlockAfter(t.Context(), d), ErrLost)
+		h.acquire = nil
+		if !free(t, b, "n") {
+			t.Error("UnlockAfter left something")
+		}
+	})
+}
+
+// If a part of All is lost, UnlockAfter releases the others.
+func TestUnlockAfterOfWhatIsLostInPart(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		a, b, _ := twoOf(t)
+		both := mustLock(t, All(a.Mutex("y"), a.Mutex("z")), t.Context())
+		part := b.Mutex("z")
+		q, err := b.Inspect(t.Context(), part.Name())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := b.Break(t.Context(), part.Name(), q.Holders[0].Token, Force()); err != nil {
+			t.Fatal(err)
+		}
+		wantErr(t, both.UnlockAfter(t.Context(), time.Hour), ErrLost)
+		time.Sleep(time.Second) // what was to keep y held is released in the background
+		for _, name := range []string{"y", "z"} {
+			if !free(t, b, name) {
+				t.Errorf("%s is held", name)
+			}
+		}
+	})
+}
+
 // A call that releases the lease while UnlockAfter arranges the time wins: UnlockAfter returns
 // ErrNotHeld, and has left nothing held.
 func TestUnlockAfterIsOvertaken(t *testing.T) {

@@ -437,6 +437,20 @@ var core = []mutant{
 		pkg:  ".", test: "TestUnlockAfterIsOvertaken",
 	},
 	{
+		name: "UnlockAfter that is answered after its time says that the lease was lost",
+		file: "once.go",
+		old:  "l.Unlock(ctx); over {",
+		new:  "l.Unlock(ctx); false && over {",
+		pkg:  ".", test: "TestUnlockAfterIsAnsweredAfterItsTime",
+	},
+	{
+		name: "UnlockAfter of a lease of which a part is lost leaves the others held",
+		file: "once.go",
+		old:  "		if ended := l.Unlock(ctx); over {\n			return ended\n		}\n",
+		new:  "		_ = over\n",
+		pkg:  ".", test: "TestUnlockAfterOfWhatIsLostInPart",
+	},
+	{
 		name: "a service that refuses a join is taken for another one without a proof of the hold",
 		file: "kinship.go",
 		old:  "	case !stands:\n",
